@@ -85,7 +85,7 @@ def calls():
     yield from (Call("few queries", queries=queries, keys=8192, cache="bfloat16") for queries in (16, 128))
     for dim in (64, 80, 96, 128, 256):
         yield from (Call("one query", batch=64, queries=1, dim=dim, cache=cache) for cache in (None, "bfloat16"))
-    yield from (Call("one query", batch=64, queries=1, dim=dim, cache="int8") for dim in (64, 128))
+    yield from (Call("one query", batch=64, queries=1, dim=dim, cache="int8") for dim in (64, 96, 128, 256))
     yield from (Call("one query", queries=1, keys=32768), Call("one query", batch=64, kv_heads=1, queries=1))
     yield from (Call("one query", (option,), batch=64, queries=1) for option in ("lengths", "padding", "window"))
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/backward/backward.hpp"
+#include "cuda/prefill/copied_rows.hpp"
 #include "cuda/projection/projection.hpp"
 #include "cuda/runtime/arrays.hpp"
 #include "cuda/runtime/device.hpp"
@@ -48,17 +49,21 @@ class Lists {
 // The general kernel, whichever calls it is asked for.
 bool is_general(Role role) { return role == Role::general || role == Role::split; }
 
-// A call as a kernel takes it. Hopper's matrix units have documents as sequences, where they can be; prefill
-// has a cache's keys and values as rows, which a launch before it puts into the workspace.
+// A call as a kernel takes it. Hopper's matrix units have documents as sequences, where they can be. Prefill
+// has rows on 16 bytes: launches before it put those of a cache, and others that do not lie so, into the
+// workspace.
 class RoleCall {
  public:
   explicit RoleCall(const LoweredCall& of) : lowered(of) {}
   RoleCall(Role role, const LoweredCall& of) : lowered(of) {
+    if (role == Role::decode) extents.mask = packed_mask(call, decode_mask_keys);
     if (role != Role::prefill) return;
     if (call.cached)
       lay_out_cache();
     else
       pack(PackedDocuments(of));
+    copies = CopiedRows(call, extents);
+    extents.mask = packed_mask(call, prefill_tile_keys(call));
   }
 
   // Documents become sequences, unless there are none.
@@ -75,6 +80,7 @@ class RoleCall {
   const LoweredCall& lowered;
   Call call = lowered.call;
   Extents extents{lowered.query_rows, lowered.key_rows};
+  CopiedRows copies{};
 
  private:
   // Rows of all sequences one after the other where they differ, else of each by itself.
@@ -127,7 +133,6 @@ struct Brought {
     if (role != Role::prefill) return;
     const PrefillStarts starts(of);
     tiles.count = starts.tiles.back();
-    tiles.mask = prefill_mask(of.call);
     if (!call.sequences) return;
     tiles.starts = lists.add(starts.tiles);
     if (starts.partials.back() > 0) tiles.partial_starts = lists.add(starts.partials);
@@ -183,7 +188,7 @@ std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 std::int64_t own_bytes(Role role, const Call& c, const Extents& extents) {
   switch (role) {
     case Role::decode:
-      return decode_bytes(c);
+      return decode_bytes(c, extents);
     case Role::prefill:
       return prefill_bytes(c, extents);
     case Role::exact:
@@ -296,10 +301,25 @@ Reason wants_another_device(Role role) {
   return wants_another_device(Architecture{is_hopper ? 9 : 8, is_hopper});
 }
 
+namespace {
+
+// To copy rows pays where many queries read them.
+const char* prefill_refuses(const Call& c, const Extents& extents, const CopiedRows& copies) {
+  constexpr std::int64_t min_queries = 128, max_batch = 65535, max_rows = 1 << 21;  // of a launch
+  const bool is_large = c.batch > max_batch || extents.query_rows > max_rows || extents.key_rows > max_rows;
+  if (!copies.empty() && (c.queries < min_queries || is_large))
+    return "the copy engine wants rows without gaps, and everything on 16 bytes; there are too few queries, "
+           "or "
+           "too many rows, to copy them";
+  return cuda::prefill_refuses(c);
+}
+
+}  // namespace
+
 Reason refuses(Role role, const LoweredCall& lowered) {
   const RoleCall of(role, lowered);
   const char* reason = role == Role::decode    ? decode_refuses(of.call)
-                       : role == Role::prefill ? prefill_refuses(of.call)
+                       : role == Role::prefill ? prefill_refuses(of.call, of.extents, of.copies)
                        : role == Role::split   ? split_refuses(of.call)
                        : role == Role::general ? general_refuses(of.call)
                                                : exact_refuses(of.call);
@@ -308,18 +328,21 @@ Reason refuses(Role role, const LoweredCall& lowered) {
 
 std::int64_t workspace_bytes(Role role, const LoweredCall& lowered) {
   const RoleCall of(role, lowered);
-  return Workspace::counter_bytes + list_bytes(role, of) + rounded(own_bytes(role, of.call, of.extents));
+  return Workspace::counter_bytes + list_bytes(role, of) + of.copies.bytes() +
+         rounded(own_bytes(role, of.call, of.extents));
 }
 
 void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stream stream, Cut cut) {
   const RoleCall of(role, lowered);
   const Brought brought(role, of, workspace.rest());
-  const Workspace behind = upload_lists(brought, workspace, stream);
-  const Call& c = brought.call;
+  Workspace behind = upload_lists(brought, workspace, stream);
+  const Call c = of.copies.bring(brought.call, behind.rest(), stream);
+  behind.free = behind.rest() + of.copies.bytes();
   if (role == Role::exact) return launch_exact(c, behind, stream, cut);
   if (is_general(role)) return launch_general(c, behind, stream, cut);
   if (role == Role::decode) return launch_decode(c, of.extents, behind, stream, cut);
   launch_prefill(c, of.extents, brought.tiles, behind, stream);
+  of.copies.fetch(c, stream);
 }
 
 Reason wants_another_device(BackwardRole role) {

@@ -68,7 +68,7 @@ inline int run(const std::vector<std::string>& words) {
       expect(false, "threw: ", error.what());
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    std::cout << " (" << std::lround(10 * seconds.count()) / 10.0 << " s)" << std::endl;
+    std::cout << " (" << static_cast<double>(std::lround(10 * seconds.count())) / 10 << " s)" << std::endl;
     ++ran, failed += failures() != before;
   }
   std::cout << ran - failed << " passed, " << failed << " failed" << std::endl;

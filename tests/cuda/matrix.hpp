@@ -106,6 +106,15 @@ inline Tensor entry(const Tensor& x, std::int64_t b, std::int64_t rows) {
   return made;
 }
 
+// Wider heads whose further dimensions are 0: zeros that the kernels fill in themselves.
+inline Tensor widened(const Tensor& x, std::int64_t dim) {
+  Tensor wide({x.shape().batch, x.shape().heads, x.shape().length, dim}, x.dtype());
+  cases::for_each(wide.shape(), [&](auto b, auto h, auto i, auto d) {
+    wide.set(b, h, i, d, d < x.shape().dim ? x.at(b, h, i, d) : 0.0f);
+  });
+  return wide;
+}
+
 inline bool same_bits(const Tensor& a, const Tensor& b) { return a.memory() == b.memory(); }
 
 }  // namespace heed::cuda::test

@@ -23,9 +23,9 @@ CLAIM(prefill_is_within_the_bound) {
 CLAIM(decode_is_within_the_bound) {
   int taken = 0;
   for (const std::uint64_t seed : cases::seeds(1, 240)) {
-    const Call call = range_call(seed, 1 + seed % 5);
+    const Call call = range_call(seed, seed % 4 == 0 ? 32 : 1 + seed % 5);
     const std::int64_t rows = call.queries() * (call.heads() / call.k.shape().heads);
-    if (rows > (std::max(call.q.shape().dim, call.v.shape().dim) > 128 ? 8 : 32)) continue;
+    if (rows > (std::max(call.q.shape().dim, call.v.shape().dim) > 128 ? 16 : 64)) continue;
     ++taken;
     expect_right(decode, call, {.log_sum_exp = true},
                  "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")");
@@ -87,15 +87,6 @@ CLAIM(prefill_in_parts_has_the_bits_of_prefill_and_so_has_general) {
       expect_bits_in_parts(general, whole, what + ", general");
       expect_bits_in_parts(general, poisoned, what + ", poisoned, general");
     }
-}
-
-// Wider heads whose further dimensions are 0: zeros that the kernels fill in themselves.
-Tensor widened(const Tensor& x, std::int64_t dim) {
-  Tensor wide({x.shape().batch, x.shape().heads, x.shape().length, dim}, x.dtype());
-  cases::for_each(wide.shape(), [&](auto b, auto h, auto i, auto d) {
-    wide.set(b, h, i, d, d < x.shape().dim ? x.at(b, h, i, d) : 0.0f);
-  });
-  return wide;
 }
 
 CLAIM(narrow_heads_have_the_bits_of_heads_filled_up_with_zeros) {
@@ -245,11 +236,11 @@ CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits_general_too) {
 // as many times as there are tiles for them, which differs where the last unit of keys is not whole.
 CLAIM(many_rows_of_a_kv_head_have_one_answer_however_they_are_cut) {
   for (const std::int64_t dim : {32, 64, 80, 128})
-    for (const std::int64_t keys : {1024 + 40, 2048 + 1000}) {
-      const Call call{.q = Tensor::random({1, 32, 1, dim}, 55, 3, DType::bf16),
+    for (const std::int64_t keys : {1024 + 41, 2048 + 1000}) {
+      const Call call{.q = Tensor::random({1, 32, keys % 2 == 0 ? 2 : 1, dim}, 55, 3, DType::bf16),
                       .k = Tensor::random({1, 1, keys, dim}, 56, 2, DType::bf16),
                       .v = Tensor::random({1, 1, keys, dim}, 57, 2, DType::bf16)};
-      expect_right(decode, call, {.log_sum_exp = true}, "32 rows");
+      expect_right(decode, call, {.log_sum_exp = true}, "32 rows, or 64");
       const Results whole = *run(decode, call, {}, Cut::together);
       expect(same_bits(run(decode, call, {}, Cut::apart)->out, whole.out), "apart, dim ", dim, ", keys ",
              keys);

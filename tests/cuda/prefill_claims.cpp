@@ -24,6 +24,53 @@ CLAIM(prefill_with_options_is_within_the_bound) {
   expect(taken > 6, "only ", taken, " problems");
 }
 
+// Heads whose size is no multiple of 8, and rows that do not lie on 16 bytes: copies of them have the bits of
+// what the copy engine reads itself, heads filled up with zeros.
+CLAIM(rows_that_prefill_copies_first_have_the_bits_of_those_it_reads) {
+  struct Widths {
+    std::int64_t dim, value_dim;
+  };
+  for (const Widths& w : {Widths{100, 100}, {128, 128}, {90, 128}, {128, 37}, {125, 64}, {122, 126}})
+    for (const DType dtype : {DType::bf16, DType::f16})
+      for (const bool is_cut : {false, true}) {
+        const std::int64_t queries = is_cut ? 128 : 300, keys = is_cut ? 2300 : 333;
+        Call call{.q = Tensor::random({2, 4, queries, w.dim}, 221, 4, dtype),
+                  .k = Tensor::random({2, 2, keys, w.dim}, 222, 2, dtype),
+                  .v = Tensor::random({2, 2, keys, w.value_dim}, 223, 2, dtype)};
+        call.causal = Causal{Align::ends}, call.scale = 0.125f;
+        const std::string what = std::to_string(w.dim) + " and " + std::to_string(w.value_dim);
+        Call wide = call;
+        wide.q = widened(call.q, 128), wide.k = widened(call.k, 128), wide.v = widened(call.v, 128);
+        const auto wanted = run(prefill, wide, {.log_sum_exp = true});
+        expect(wanted.has_value(), "refused: ", what);
+        if (!wanted) continue;
+        const auto expect_wanted = [&](const Call& laid_out, const char* how) {
+          const auto got = run(prefill, laid_out, {.log_sum_exp = true});
+          expect(got.has_value(), "refused: ", how, ", ", what);
+          if (!got) return;
+          expect(same_bits(widened(got->out, 128), wanted->out), how, ", ", what, ", queries ", queries);
+          expect(same_bits(*got->log_sum_exp, *wanted->log_sum_exp), "log-sum-exp, ", how, ", ", what);
+        };
+        expect_wanted(call, "rows one after the other");
+        for (const std::int64_t gap : {0, 3, 6}) {
+          Call gaps = call;
+          for (Tensor Call::* x : {&Call::q, &Call::k, &Call::v}) {
+            const Shape s = (call.*x).shape();
+            const std::int64_t row = s.dim + gap;
+            gaps.*x = (call.*x).laid_out({s.length * s.heads * row, row, s.heads * row, 1}, 2);
+          }
+          expect_wanted(gaps, "heads inside the length");
+        }
+        Call apart = call;
+        const Shape s = call.k.shape();
+        apart.k = call.k.laid_out({s.heads * s.length * s.dim * 3, s.length * s.dim * 3, s.dim * 3, 3});
+        expect_wanted(apart, "every third");
+        Call poisoned = call;
+        poisoned.v.set(0, 0, 150, 5, nan);
+        expect_right(prefill, poisoned, {.log_sum_exp = true}, "poisoned, " + what);
+      }
+}
+
 // Tiles of keys that a mask hides whole are not visited, and those that it shows whole not looked at.
 CLAIM(keys_that_a_mask_hides_change_no_bit_of_prefill) {
   for (const std::int64_t dim : {64, 96, 128, 256})

@@ -35,6 +35,7 @@ SAID = [
     ("include/heed/version.hpp", r"inline v(\d+_\d+):", 2),
     ("include/heed/version.hpp", r'version\(\);  // "([\d.]+)"', 3),
     ("CHANGELOG.md", r"^## \[(\d[\d.]+)\]", 3),
+    ("tests/interfaces/consumers/find_package/CMakeLists.txt", r"^find_package\(heed ([\d.]+) CONFIG", 2),
     ("docs/start.md", r"find_package\(heed ([\d.]+) CONFIG", 2),
     ("docs/building.md", r"find_package\(heed ([\d.]+) CONFIG", 2),
     ("docs/building.md", r"heed_([\d.]+)_amd64\.deb", 3),

@@ -33,27 +33,35 @@ const char* decode_refuses(const Call& c) {
   if (const char* reason = matrix_units_refuse(c)) return reason;
   if (c.bias.data) return "it takes no bias";
   if (c.alibi.of_heads) return "it takes no slopes of ALiBi";
-  if (c.mask_count > 0 || c.document_count > 0) return "it takes no masks but ranges of keys";
   if (c.drop_below > 0) return "it takes no dropout";
-  if (c.queries * c.group() > max_decode_rows) return "more than 32 rows share a KV head";
+  if (c.queries > 32) return "there are more than 32 queries";
+  if (decode_row_tiles(c) > max_row_tiles(c)) return "too many rows share a KV head";
   const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
   if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 256 in steps of 8";
-  if (has_many_rows(c) && decode_dim(c) > max_dim_of_many_rows)
-    return "more than 8 rows of more than 128 dimensions share a KV head";
-  if (c.batch * c.kv_heads * 4 > Workspace::counter_bytes && plan(c, Cut::by_the_plan).splits > 1)
+  if (c.batch * c.kv_heads * decode_row_tiles(c) * 4 > Workspace::counter_bytes &&
+      plan(c, Cut::by_the_plan).splits > 1)
     return "there are too many heads";
   if (c.q.stride.dim != 1 || c.q.stride.length % 2 != 0 || c.q.stride.heads % 2 != 0 ||
       c.q.stride.batch % 2 != 0 || reinterpret_cast<std::uintptr_t>(c.q.data) % 4 != 0)
     return "rows of q must have no gaps and begin on 4 bytes";
   if (!c.cached && c.keys > 0 && !(is_mappable(c.k) && is_mappable(c.v)))
     return "rows of k and v must have no gaps and begin on 16 bytes";
-  return nullptr;
+  return masks_refuse(c, packed_mask(c, decode_mask_keys));
 }
 
-std::int64_t decode_bytes(const Call& c) {
-  // At most one state for every block of keys.
-  return c.batch * c.kv_heads * ((c.keys + block_keys - 1) / block_keys) *
-         decode_state_floats(has_many_rows(c) ? max_decode_rows : few_decode_rows, decode_dim(c)) * 4;
+namespace {
+
+// At most one state for every block of keys.
+std::int64_t state_bytes(const Call& c) {
+  return c.batch * c.kv_heads * decode_row_tiles(c) * ((c.keys + block_keys - 1) / block_keys) *
+         decode_state_floats(decode_tile_rows(c), decode_dim(c)) * 4;
+}
+
+}  // namespace
+
+// States of 8 rows of 64 have a multiple of 16 bytes: the mask that follows them lies as its words want it.
+std::int64_t decode_bytes(const Call& c, const Extents& extents) {
+  return state_bytes(c) + extents.mask.bytes();
 }
 
 void launch_decode(const Call& c, const Extents& extents, const Workspace& workspace, Stream stream,
@@ -67,6 +75,7 @@ void launch_decode(const Call& c, const Extents& extents, const Workspace& works
   }
   made.states = reinterpret_cast<float*>(workspace.rest());
   made.arrivals = workspace.counters();
+  made.mask = packed(c, extents.mask, workspace.rest() + state_bytes(c), stream);
   c.q.type == Type::bf16 ? launch_of<Type::bf16>(c)(c, made, stream)
                          : launch_of<Type::f16>(c)(c, made, stream);
 }

@@ -23,8 +23,10 @@ namespace heed::cuda {
 
 // How tiles of keys and values arrive: from the caller's rows or a cache's pages, for few rows or for many.
 template <class Shape>
-using DecodeCopies = std::conditional_t<Shape::many, ManyPages<Shape>,
-                                        std::conditional_t<Shape::paged, FewPages<Shape>, FewRows<Shape>>>;
+using FewCopies = std::conditional_t<Shape::quantized, FewBytes<Shape>,
+                                     std::conditional_t<Shape::paged, FewPages<Shape>, FewRows<Shape>>>;
+template <class Shape>
+using DecodeCopies = std::conditional_t<Shape::many, ManyPages<Shape>, FewCopies<Shape>>;
 template <class Shape>
 using DecodeLoads = std::conditional_t<Shape::many && !Shape::paged, EngineRing<Shape>,
                                        DecodeRing<Shape, DecodeCopies<Shape>>>;
@@ -103,7 +105,7 @@ class Decode {
     if constexpr (!Shape::many) own.load_queries(work);  // first: they would wait for keys in flight
     loads.begin();
     if constexpr (Shape::many) own.load_queries(work);
-    own.find_ranges(work);
+    own.find_seen(work, plan.mask, keys.begin + team * Shape::tile_keys);
     chunk_so_far.clear(), total.clear();
     if (is_paired()) cluster_arrive();  // no one sends to a block that does not run yet
 #pragma unroll 1
@@ -291,13 +293,20 @@ class Decode {
   HEED_DEVICE float close_row(int r, DecodeRow<State::dims>& row) const {
     if (row.sum == 0) {
       // A row whose every score left the range of f32 looks as if it saw no key.
-      const KeyRange range = visible_keys(work.sequence, work.query_of(r));
-      if (range.begin < range.end) row.sum = __builtin_nanf("");
+      if (may_see_a_key(work.query(r))) row.sum = __builtin_nanf("");
     }
     // As close_with_sink() has it without a sink: asking for log-sum-exps changes no output.
     if (!c.sink.data && !c.log_sum_exp.data) return row.sum == 0 ? 0.0f : 1.0f / row.sum;
     return close_with_sink(c, work.query(r), {row.max, row.sum * lowered<type>}, work.lane == 0) *
            lowered<type>;
+  }
+
+  HEED_DEVICE bool may_see_a_key(const Query& q) const {
+    const KeyRange range = visible_keys(work.sequence, q.i);
+    const int begin = static_cast<int>(range.begin), end = static_cast<int>(range.end);
+    if (begin >= end || !plan.mask.words) return begin < end;
+    return PackedMask::lets_see(
+        plan.mask.row(static_cast<int>(q.b), static_cast<int>(q.h), static_cast<int>(q.i)), begin, end);
   }
 
   // Rare, and so not where the rest of the code is.
@@ -339,7 +348,8 @@ void launch_decode_shape(const Call& c, const DecodePlan& plan, Stream stream) {
   const auto kernel = decode_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
         "cudaFuncSetAttribute");
-  const dim3 blocks(static_cast<unsigned>(c.batch * c.kv_heads), static_cast<unsigned>(plan.splits));
+  const dim3 blocks(static_cast<unsigned>(c.batch * c.kv_heads * plan.row_tiles),
+                    static_cast<unsigned>(plan.splits));
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -354,12 +364,19 @@ void launch_decode_shape(const Call& c, const DecodePlan& plan, Stream stream) {
 
 template <int dim, bool padded, Type type>
 void launch_decode_dim(const Call& c, const DecodePlan& plan, Stream stream) {
+  using enum DecodeSource;
   if constexpr (dim <= max_dim_of_many_rows)
     if (has_many_rows(c))
-      return c.cached ? launch_decode_shape<DecodeShape<dim, padded, type, true, true>>(c, plan, stream)
-                      : launch_decode_shape<DecodeShape<dim, padded, type, true, false>>(c, plan, stream);
-  c.cached ? launch_decode_shape<DecodeShape<dim, padded, type, false, true>>(c, plan, stream)
-           : launch_decode_shape<DecodeShape<dim, padded, type, false, false>>(c, plan, stream);
+      return c.cached ? launch_decode_shape<DecodeShape<dim, padded, type, true, pages>>(c, plan, stream)
+                      : launch_decode_shape<DecodeShape<dim, padded, type, true, rows>>(c, plan, stream);
+  switch (decode_source(c)) {
+    case rows:
+      return launch_decode_shape<DecodeShape<dim, padded, type, false, rows>>(c, plan, stream);
+    case pages:
+      return launch_decode_shape<DecodeShape<dim, padded, type, false, pages>>(c, plan, stream);
+    case int8_pages:
+      return launch_decode_shape<DecodeShape<dim, padded, type, false, int8_pages>>(c, plan, stream);
+  }
 }
 
 }  // namespace heed::cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode for up to 32 rows of a KV head: a team is a warpgroup with wgmma. Of the 64 rows of its matrix
-// instructions every other eight are real, so that each warp has eight of them and a quad of lanes one: the
-// instructions wait for memory in any case.
+// Decode for up to 32 rows of a KV head at a time: a team is a warpgroup with wgmma. Of the 64 rows of its
+// matrix instructions every other eight are real, so that each warp has eight of them and a quad of lanes
+// one: the instructions wait for memory in any case.
 #pragma once
 #include <cstdint>
 
@@ -23,7 +23,7 @@ class EngineRing {
 
  public:
   struct Shared {
-    unsigned char tiles[Shape::stages][2][Shape::tile_bytes];
+    unsigned char stages[Shape::stages][Shape::stage_bytes];
   };
   struct Barriers {
     std::uint64_t full[Shape::stages];
@@ -31,7 +31,7 @@ class EngineRing {
 
   // A tile that has arrived.
   struct Tile {
-    SharedAddress keys, values;
+    SharedAddress keys;
 
     static constexpr int keys_are_transposed = 0;
     // 16 dimensions of all keys, from 16 k on; 16 keys' values, from 16 k on.
@@ -39,7 +39,7 @@ class EngineRing {
       return advanced(operand(keys), k / 4 * tile_keys * 128 + k % 4 * 32);
     }
     HEED_DEVICE Operand values_at(int k) const {
-      return advanced(operand(values, tile_keys * 128), k * 2048);
+      return advanced(operand(keys + Shape::tile_bytes, tile_keys * 128), k * 2048);
     }
   };
 
@@ -88,7 +88,7 @@ class EngineRing {
 
   // The next tile, visible to the whole team, which syncs once; the tile before it is no longer needed.
   HEED_DEVICE Tile take(int first_key) {
-    const SharedAddress at = ring + taken * 2 * Shape::tile_bytes;
+    const SharedAddress at = ring + taken * Shape::stage_bytes;
     const bool is_whole = first_key >= head.begin && first_key + tile_keys <= head.end;
     if (!is_whole) {
       barrier_wait(full + taken * 8, phase);
@@ -99,7 +99,7 @@ class EngineRing {
     if (is_whole) barrier_wait(full + taken * 8, phase);
     taken = taken == Shape::stages - 1 ? 0 : taken + 1;
     if (taken == 0) phase ^= 1;
-    return {at, at + Shape::tile_bytes};
+    return {at};
   }
   // Instead of take(), where only the other team has a tile.
   HEED_DEVICE void pass() const { Team::sync(); }
@@ -117,7 +117,7 @@ class EngineRing {
   // Starts the copies of the next tile into the stage that is free. For the team's first thread.
   HEED_DEVICE void load() {
     if (next >= end) return;
-    const SharedAddress to = ring + loaded * 2 * Shape::tile_bytes, barrier = full + loaded * 8;
+    const SharedAddress to = ring + loaded * Shape::stage_bytes, barrier = full + loaded * 8;
     barrier_arrive_expecting(barrier, 2 * Shape::tile_bytes);
     copy_tile(to, &plan.k, {0, first_row + next, k_head, k_entry}, barrier);
     copy_tile(to + Shape::tile_bytes, &plan.v, {0, first_row + next, v_head, v_entry}, barrier);
@@ -169,18 +169,21 @@ class ManyPages {
  public:
   // A tile that has arrived.
   struct Tile {
-    SharedAddress keys, values;
+    SharedAddress keys;
 
     static constexpr int keys_are_transposed = 1;
     // 16 dimensions of all keys, from 16 k on; 16 keys' values, from 16 k on.
     HEED_DEVICE Operand keys_at(int k) const { return advanced(operand(keys, Shape::tile_bytes), k * 2048); }
     HEED_DEVICE Operand values_at(int k) const {
-      return advanced(operand(values, tile_keys * 128), k * 2048);
+      return advanced(operand(keys + Shape::tile_bytes, tile_keys * 128), k * 2048);
     }
   };
 
   HEED_DEVICE ManyPages(const DecodeHead& of, int first_tile)
-      : head(of), first(Team::thread() / 32 * in_page), lookups(of, first_tile + first) {}
+      : head(of),
+        part_at(of.kv_head * of.c->layout.head_bytes()),
+        first(Team::thread() / 32 * in_page),
+        lookups(of, first_tile + first) {}
 
   // Each warp has sixteen keys of a tile.
   HEED_DEVICE void start(int tile, SharedAddress to) {
@@ -188,7 +191,8 @@ class ManyPages {
     const bool is_valid = j < head.end;
     const int key_rows = Shape::padded ? static_cast<int>(head.c->dim) : dim,  // of 32 bytes, in 16 tokens
         value_rows = Shape::padded ? static_cast<int>(head.c->layout.value_width()) : dim;
-    const auto [part, token] = lookups.next();
+    const auto [page, token] = lookups.next();
+    const unsigned char* const part = page + part_at;
     const unsigned char *const keys = part + std::int64_t{token} * key_rows * 2 + lane * 16,
                                *const values = part + head.c->layout.values_at() +
                                                std::int64_t{token} * value_rows * 2 + lane * 16;
@@ -211,7 +215,8 @@ class ManyPages {
   }
 
   const DecodeHead head;
-  const int first;  // of a tile's keys, this warp's
+  const std::int64_t part_at;  // the head's, in a page
+  const int first;             // of a tile's keys, this warp's
   PageLookups<Shape> lookups;
 };
 
@@ -234,9 +239,11 @@ class GroupProducts {
     }
   }
 
-  // The keys that ranges let this thread's row see.
-  HEED_DEVICE void find_ranges(const DecodeWork& work) {
+  // The keys that this thread's row sees; `first_tile`: the team's.
+  HEED_DEVICE void find_seen(const DecodeWork& work, const PackedMask& packed, int first_tile) {
     const int r = row(work);
+    is_masked = packed.words != nullptr;
+    mask.begin(work, packed, r, first_tile);
     const KeyRange range = r < work.count ? visible_keys(work.sequence, work.query_of(r)) : KeyRange{0, 0};
     begin = static_cast<int>(range.begin), end = static_cast<int>(range.end);
   }
@@ -313,6 +320,7 @@ class GroupProducts {
       if (n % 4 < 2) s[n] = infinity_to_nan(s[n] * work.c.scale_log2e);
     if (work.c.softcap_log2e != 0) cap(s, work.c);
     if (!work.all_see(first_key, first_key + keys)) hide_unseen(s, first_key + work.lane % 4 * 2);
+    if (is_masked) hide_masked(s, work.lane, first_key);
 #pragma unroll
     for (int n = 0; n < keys / 2; ++n)
       if (n % 4 < 2) top = fmaxf(top, s[n]);
@@ -339,6 +347,12 @@ class GroupProducts {
       if (n % 4 < 2 && (j < begin || j >= end)) s[n] = minus_infinity;
     }
   }
+  HEED_DEVICE void hide_masked(float (&s)[keys / 2], int lane, int first_key) {
+    mask.take(first_key);
+#pragma unroll
+    for (int n = 0; n < keys / 2; ++n)
+      if (n % 4 < 2 && !mask.sees(n / 16, n / 4 % 4 * 8 + lane % 4 * 2 + n % 4)) s[n] = minus_infinity;
+  }
   HEED_DEVICE void rescale(float now) {
     const float factor = fast_exp2(max - finite_max(now));
     max = now, sum *= factor;
@@ -364,6 +378,8 @@ class GroupProducts {
 
   std::uint32_t q[dim / 8];
   int begin, end;
+  bool is_masked;
+  RowMask<Shape> mask;
   float max, sum;
   float o[dim / 2];  // of four, two are of this thread's row
 };

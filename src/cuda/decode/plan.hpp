@@ -12,38 +12,58 @@ namespace heed::cuda {
 
 constexpr int many_tile_keys = 64;  // of a tile where rows are many
 
-// Rows of one KV head, 8 or 32; K and V where the caller has them, or in a cache's pages.
+// Where keys and values lie: in the caller's rows, or in a cache's pages of the queries' type or of int8.
+enum class DecodeSource : std::uint8_t { rows, pages, int8_pages };
+constexpr DecodeSource decode_source(const Call& c) {
+  if (!c.cached) return DecodeSource::rows;
+  return c.layout.is_quantized ? DecodeSource::int8_pages : DecodeSource::pages;
+}
+
+constexpr std::int64_t few_decode_rows = 8, many_decode_rows = 32;  // of a block
+
+// Keys whose states, one of each team, are merged. With 256, 64 sequences of 4096 int8 keys of 128 took 220
+// us instead of 199 (H200, November 2026).
+constexpr std::int64_t decode_unit_keys(std::int64_t rows, int dim, DecodeSource source) {
+  if (rows == many_decode_rows) return chunk_keys;
+  return dim == 64 || source == DecodeSource::int8_pages ? 2 * block_keys : block_keys;
+}
+
+// Rows of one KV head, 8 or 32.
 //
 // A team shares the tiles of keys that it loads: one warp where rows are few, else a warpgroup, whose matrix
 // instructions take 64 keys in the time that those of a warp take for 16. The teams' states are merged after
 // every unit of keys. States of many rows have as many bytes as the keys themselves, so that their units are
-// long.
+// long; those of few dimensions, and of bytes, are longer than others, since their keys take less time.
 //
 // Heads that are narrower than `dim` are padded: their tiles are filled up with zeros, which are not read
 // from anywhere.
-template <int head_dim, bool is_padded, Type element, bool has_many_rows, bool is_paged>
+template <int head_dim, bool is_padded, Type element, bool has_many_rows, DecodeSource source>
 struct DecodeShape {
   static constexpr Type type = element;
-  static constexpr bool padded = is_padded, many = has_many_rows, paged = is_paged;
-  static constexpr int dim = head_dim, rows = many ? 32 : 8;
+  static constexpr bool padded = is_padded, many = has_many_rows, paged = source != DecodeSource::rows,
+                        quantized = source == DecodeSource::int8_pages;
+  static constexpr int dim = head_dim, rows = static_cast<int>(many ? many_decode_rows : few_decode_rows);
   // One block of threads fills a multiprocessor: with more warps each has less to do while nothing else can
-  // run. Heads of 256 leave memory for the tiles of four.
-  static constexpr int warps = dim == 256 ? 4 : 8, threads = 32 * warps;
+  // run. Heads of 256 leave memory for the tiles of four, unless they are of bytes.
+  static constexpr int warps = dim == 256 && !quantized ? 4 : 8, threads = 32 * warps;
   static constexpr int team_warps = many ? 4 : 1, teams = warps / team_warps;
-  static constexpr int tile_keys = many ? many_tile_keys : 16,
-                       tile_bytes = tile_keys * dim * 2;  // of a team: one of keys, one of values
+  // A warp's tile has 16 keys, or 32 where these have few bytes: with 16, 64 sequences of 4096 int8 keys of
+  // 128 took 199 us instead of 192 (H200, November 2026).
+  static constexpr int tile_keys = many                                     ? many_tile_keys
+                                   : dim == 64 || (quantized && dim == 128) ? 32
+                                                                            : 16,
+                       tile_bytes = tile_keys * dim * (quantized ? 1 : 2);
+  // Of a team: a tile of keys, one of values, and the scales of both.
+  static constexpr int stage_bytes = 2 * tile_bytes + (quantized ? 2 * tile_keys * 4 : 0);
   // With three of the caller's, 64 sequences of 4096 keys under 32 rows took 37.6 us instead of 36.7, with
   // three of a cache's 52.5 instead of 53.4 (H200, November 2026); what the blocks of a pair exchange needs
-  // the memory. Of narrow heads more are under way, to have as many bytes.
-  static constexpr int stages = many ? 2 : padded && dim == 64 ? 6 : 3;
-  static constexpr int unit_keys = static_cast<int>(many ? chunk_keys : block_keys);
+  // the memory.
+  static constexpr int stages = many ? 2 : !quantized ? 3 : dim == 64 ? 5 : 2;
+  static constexpr int unit_keys = static_cast<int>(decode_unit_keys(rows, dim, source));
   // Of a state: rows that a warp has once the teams' are merged, and neighbouring dimensions of each lane.
   static constexpr int own_rows = rows / warps, own_dims = dim / 32;
   static constexpr int end_rows = many ? rows / 2 : rows;  // that end in one of two blocks of a pair
 };
-
-constexpr std::int64_t few_decode_rows = 8, max_decode_rows = 32;
-constexpr bool has_many_rows(const Call& c) { return c.queries * c.group() > few_decode_rows; }
 
 // The width of the tiles that a call gets: 64, 128 or 256.
 constexpr int decode_dim(const Call& c) {
@@ -51,21 +71,42 @@ constexpr int decode_dim(const Call& c) {
   return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
 }
 
+// Whether a block has 32 rows. Of wider heads memory holds no tiles of 64 keys for two warpgroups, and 32
+// rows beside them; bytes would have to be widened there for wgmma.
+constexpr std::int64_t max_dim_of_many_rows = 128;
+constexpr bool has_many_rows(const Call& c) {
+  return c.queries * c.group() > few_decode_rows && decode_dim(c) <= max_dim_of_many_rows &&
+         decode_source(c) != DecodeSource::int8_pages;
+}
+
+// Where a KV head has more rows than a block, its keys are read for each tile of them.
+constexpr std::int64_t decode_tile_rows(const Call& c) {
+  return has_many_rows(c) ? many_decode_rows : few_decode_rows;
+}
+constexpr std::int64_t decode_row_tiles(const Call& c) {
+  return (c.queries * c.group() + decode_tile_rows(c) - 1) / decode_tile_rows(c);
+}
+
+// More are left to other kernels. Prefill does 32 queries of 32 heads over 8192 rows of keys in 35 us, as
+// fast as decode would; pages it has to gather first, which takes 26 us by itself, where decode takes 48 in
+// all (H200, November 2026).
+constexpr std::int64_t max_row_tiles(const Call& c) { return has_many_rows(c) && c.cached ? 4 : 2; }
+
 struct DecodePlan {
   CUtensorMap k, v;    // of whole rows, where the caller has them; boxes of a tile
   int group;           // query heads that read a KV head
+  int tile_rows;       // of a block
+  int row_tiles;       // of the longest sequence, for each KV head
   int units_each;      // units of keys that one block of threads does
   int splits;          // stretches that the longest sequence has
-  int states_each;     // of the longest sequence, for each KV head
+  int states_each;     // of the longest sequence, for each tile of rows
   bool stores_units;   // a stretch is shorter than a chunk and stores the state of each unit, else of each
                        // chunk
   bool is_paired;      // the two stretches of a head are a cluster's blocks, and store nothing
-  float* states;       // (batch * kv_heads, states, floats of one)
-  unsigned* arrivals;  // (batch * kv_heads), 0 before and after
+  float* states;       // (batch * kv_heads * row_tiles, states, floats of one)
+  unsigned* arrivals;  // (batch * kv_heads * row_tiles), 0 before and after
+  PackedMask mask;     // of boolean masks and documents
 };
-
-// Of wider heads memory holds no tiles of 64 keys for two warpgroups, and 32 rows beside them.
-constexpr std::int64_t max_dim_of_many_rows = 128;
 
 template <int dim, bool padded, Type>
 void launch_decode_dim(const Call&, const DecodePlan&, Stream);
@@ -77,15 +118,18 @@ constexpr std::int64_t decode_state_floats(std::int64_t rows, std::int64_t dim) 
 // and chunks the row.
 inline DecodePlan plan_decode(const Call& c, std::int64_t blocks_at_once) {
   const auto parts = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
-  const std::int64_t unit = has_many_rows(c) ? chunk_keys : block_keys, in_chunk = chunk_keys / unit;
-  const std::int64_t heads = c.batch * c.kv_heads, units = parts(c.keys, unit);
-  const std::int64_t wanted = heads == 0 ? 1 : blocks_at_once / heads;
+  const std::int64_t unit = decode_unit_keys(decode_tile_rows(c), decode_dim(c), decode_source(c)),
+                     in_chunk = chunk_keys / unit;
+  const std::int64_t tiles = c.batch * c.kv_heads * decode_row_tiles(c), units = parts(c.keys, unit);
+  const std::int64_t wanted = tiles == 0 ? 1 : blocks_at_once / tiles;
   constexpr std::int64_t max_splits = 65535;  // that a launch has room for
   std::int64_t each = wanted <= 1 ? units : parts(units, wanted < max_splits ? wanted : max_splits);
   if (each > 2) each = parts(each, in_chunk) * in_chunk;
   if (each == 0) each = 1;
   DecodePlan plan{};
   plan.group = static_cast<int>(c.group());
+  plan.tile_rows = static_cast<int>(decode_tile_rows(c));
+  plan.row_tiles = static_cast<int>(decode_row_tiles(c));
   plan.units_each = static_cast<int>(each);
   plan.splits = static_cast<int>(units == 0 ? 1 : parts(units, each));
   plan.stores_units = each < in_chunk;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of decode works with: a KV head of a sequence, its rows and the keys they see; its teams of
-// warps, and a team's ring of tiles of keys and values; and the partial states {max, sum, out} that teams and
-// blocks find and merge.
+// What a block of decode works with: a KV head of a sequence, some rows of it and the keys they see; its
+// teams of warps, and a team's ring of tiles of keys and values; and the partial states {max, sum, out} that
+// teams and blocks find and merge.
 #pragma once
 #include <cstdint>
 
@@ -17,7 +17,8 @@ struct DecodeWork {
   const int kv_heads, group;
   int lane, warp, b, kv_head;
   Sequence sequence;
-  int queries, count;  // count: rows that are real
+  int queries;
+  int first_row, count;  // of this block; count: those that are real
   struct Keys {
     int begin = 0, end = 0;
   };
@@ -26,22 +27,25 @@ struct DecodeWork {
   HEED_DEVICE DecodeWork(const Call& call, const DecodePlan& plan)
       : c(call), kv_heads(static_cast<int>(c.kv_heads)), group(plan.group) {
     lane = thread_index() % 32, warp = thread_index() / 32;
-    const int n = static_cast<int>(block_index());
-    b = n / kv_heads, kv_head = n - b * kv_heads;
+    const int n = static_cast<int>(block_index()), head = n / plan.row_tiles;
+    b = head / kv_heads, kv_head = head - b * kv_heads;
+    first_row = (n - head * plan.row_tiles) * plan.tile_rows;
     // Not c.sequence(b), which would find the call's own by its address: far slower than as an argument.
     sequence = c.each;
     if (c.sequences) sequence = c.sequences[b];
-    queries = static_cast<int>(sequence.queries), count = queries * group;
+    queries = static_cast<int>(sequence.queries);
+    count = max_of(0, min_of(plan.tile_rows, queries * group - first_row));
     if (count == 0) return;
-    const KeyRange first = visible_keys(sequence, 0), last = visible_keys(sequence, queries - 1);
+    const KeyRange first = visible_keys(sequence, query_of(0)),
+                   last = visible_keys(sequence, query_of(count - 1));
     seen_by_some = {static_cast<int>(first.begin), static_cast<int>(last.end)};
     seen_by_all = {static_cast<int>(last.begin), static_cast<int>(first.end)};
   }
 
   // Rows are the queries in order, each for all heads that read the KV head.
-  HEED_DEVICE int query_of(int r) const { return queries == 1 ? 0 : r / group; }
+  HEED_DEVICE int query_of(int r) const { return queries == 1 ? 0 : (first_row + r) / group; }
   HEED_DEVICE Query query(int r) const {
-    const int n = query_of(r), member = r - n * group;
+    const int n = query_of(r), member = first_row + r - n * group;
     const int h = c.tiled_heads ? member * kv_heads + kv_head : kv_head * group + member;
     return {b, h, n, sequence.first_query + n};
   }
@@ -49,6 +53,46 @@ struct DecodeWork {
   HEED_DEVICE bool all_see(int begin, int end) const {
     return !(begin < seen_by_all.begin || end > seen_by_all.end);
   }
+};
+
+// What boolean masks let a row see of its team's tiles, whose words are loaded a tile before they are used.
+template <class Shape>
+class RowMask {
+  static constexpr int words = (Shape::tile_keys + 31) / 32, tiles_apart = Shape::teams * Shape::tile_keys;
+
+ public:
+  // Of row r; `tile`: the team's first.
+  HEED_DEVICE void begin(const DecodeWork& work, const PackedMask& mask, int r, int tile) {
+    if (!mask.words) return;
+    const Query q = work.query(r < work.count ? r : 0);
+    from = mask.row(static_cast<int>(q.b), static_cast<int>(q.h), static_cast<int>(q.i));
+    end = mask.row_words * 32;
+    load(tile);
+  }
+
+  // Moves to the tile that is taken now. Returns whether the row sees some key of it.
+  HEED_DEVICE bool take(int tile) {
+    bool any_seen = false;
+#pragma unroll
+    for (int n = 0; n < words; ++n) {
+      now[n] = Shape::tile_keys == 16 ? later[n] >> tile % 32 & 0xffffu : later[n];
+      any_seen = any_seen || now[n] != 0;
+    }
+    load(tile + tiles_apart);
+    return any_seen;
+  }
+  // Whether it lets the row see key 32 word + bit of the tile; the compiler must know the word.
+  HEED_DEVICE bool sees(int word, int bit) const { return (now[word] >> bit & 1) != 0; }
+
+ private:
+  HEED_DEVICE void load(int tile) {
+#pragma unroll
+    for (int n = 0; n < words; ++n) later[n] = tile < end ? from[tile / 32 + n] : 0;
+  }
+
+  const std::uint32_t* from;
+  int end;  // keys of a row of words
+  std::uint32_t now[words], later[words];
 };
 
 // Warps that share the tiles of keys which they load.
@@ -79,47 +123,54 @@ struct KeyStretch {
   int begin, end;
 };
 
-// Where a cache has sixteen tokens of each tile that a warp copies, one tile after the other. Looked up for
-// 32 tiles at a time, the lanes one each, and 32 ahead: a load waits for the copies that were started before
+// Where a cache has the tokens of each tile that a warp copies, sixteen after sixteen. Looked up for 32
+// sixteens at a time, the lanes one each, and 32 ahead: a load waits for the copies that were started before
 // it. One tile ahead, 64 sequences of 4096 keys of 64 took 181 us instead of 174 (H200, November 2026).
 template <class Shape>
 class PageLookups {
  public:
-  // The head's part of a page, and a token of the page.
+  // A page, and a token of it.
   struct Place {
-    const unsigned char* part;
+    const unsigned char* page;
     int token;
   };
 
   // `first`: the first tile's token.
   HEED_DEVICE PageLookups(const DecodeHead& of, int first)
-      : head(of), lane_token(first + thread_index() % 32 * tokens_apart) {
-    if (head.end == 0) return;
-    now = found(lane_token), later = found(lane_token + 32 * tokens_apart);
+      : end(of.end),
+        page_size(static_cast<int>(of.c->layout.page_size)),
+        table(of.c->cached[of.b].table),
+        lane_token(first + lane_index() / sixteens * tokens_apart + lane_index() % sixteens * 16) {
+    if (end == 0) return;
+    now = found(lane_token), later = found(lane_token + tokens_ahead);
   }
 
   HEED_DEVICE Place next() {
-    const auto part = reinterpret_cast<unsigned long long>(now.part);
-    const Place place{reinterpret_cast<const unsigned char*>(__shfl_sync(0xffffffffu, part, taken)),
+    const auto page = reinterpret_cast<unsigned long long>(now.page);
+    const Place place{reinterpret_cast<const unsigned char*>(__shfl_sync(0xffffffffu, page, taken)),
                       __shfl_sync(0xffffffffu, now.token, taken)};
     if (++taken == 32) {
-      taken = 0, lane_token += 32 * tokens_apart;
-      now = later, later = found(lane_token + 32 * tokens_apart);
+      taken = 0, lane_token += tokens_ahead;
+      now = later, later = found(lane_token + tokens_ahead);
     }
     return place;
   }
 
  private:
-  static constexpr int tokens_apart = Shape::teams * Shape::tile_keys;
+  // Of a tile, a warp's; a warpgroup's warps have one each.
+  static constexpr int sixteens = Shape::many ? 1 : Shape::tile_keys / 16;
+  static constexpr int tokens_apart = Shape::teams * Shape::tile_keys,
+                       tokens_ahead = 32 / sixteens * tokens_apart;
 
-  // What is beyond the sequence, or nobody sees, becomes 0: then any page will do.
+  // What is beyond the sequence, or nobody sees, is hidden: then any page will do. Nothing is added to what
+  // the table has: the sum would wait for it.
   HEED_DEVICE Place found(int token) const {
-    const cache::PageLayout& layout = head.c->layout;
-    const int page_size = static_cast<int>(layout.page_size), page = token < head.end ? token / page_size : 0;
-    return {head.c->cached[head.b].table[page] + head.kv_head * layout.head_bytes(), token % page_size};
+    const int page = token < end ? token / page_size : 0;
+    return {table[page], token % page_size};
   }
 
-  const DecodeHead head;
+  const int end, page_size;  // end: of the keys that some row sees
+  const unsigned char* const* const table;
   int lane_token, taken = 0;
   Place now{}, later{};
 };
@@ -133,7 +184,7 @@ class DecodeRing {
 
  public:
   struct Shared {
-    unsigned char tiles[Shape::stages][2][Shape::tile_bytes];
+    unsigned char stages[Shape::stages][Shape::stage_bytes];
   };
   struct Barriers {};
   using Tile = typename Copies::Tile;
@@ -159,9 +210,9 @@ class DecodeRing {
     if constexpr (Shape::many) fence_async_proxy();
     Team::sync();
     load();
-    const SharedAddress at = ring + taken * 2 * Shape::tile_bytes;
+    const SharedAddress at = ring + taken * Shape::stage_bytes;
     taken = after(taken);
-    return {at, at + Shape::tile_bytes};
+    return {at};
   }
   // Instead of take(), where only other teams have a tile.
   HEED_DEVICE void pass() const { Team::sync(); }
@@ -172,7 +223,7 @@ class DecodeRing {
 
   // Starts the copies of the next tile into the stage that is free.
   HEED_DEVICE void load() {
-    if (next < end) copies.start(next, ring + loaded * 2 * Shape::tile_bytes);
+    if (next < end) copies.start(next, ring + loaded * Shape::stage_bytes);
     commit_copies();
     next += Shape::teams * Shape::tile_keys;
     loaded = after(loaded);
@@ -287,7 +338,7 @@ struct StoredStates {
 template <class Shape>
 class Fold {
   using State = DecodeState<Shape>;
-  static constexpr int together = Shape::many ? 4 : 32 / State::rows;
+  static constexpr int together = Shape::many ? 4 : Shape::dim == 256 ? 16 : 32;
 
  public:
   struct Shared {

@@ -5,7 +5,6 @@
 
 #include "cuda/call.hpp"
 #include "cuda/general/partials.hpp"
-#include "cuda/prefill/mask.hpp"
 #include "cuda/prefill/plan.hpp"
 #include "cuda/runtime/launch.hpp"
 

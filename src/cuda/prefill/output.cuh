@@ -96,14 +96,8 @@ struct PrefillOutput {
   HEED_DEVICE bool may_see_a_key(int i) const {
     if (Shape::biased) return false;
     if (!plan.mask.words) return true;
-    const std::uint32_t* const words = plan.mask.row(rows.tile->b, rows.tile->h, i);
-    const int begin = rows.tile->begin_of(i), end = rows.tile->end_of(i);
-    for (int w = begin / 32; w * 32 < end; ++w) {
-      const std::uint32_t before = w * 32 < begin ? ~0u << begin % 32 : ~0u,
-                          after = end - w * 32 < 32 ? ~(~0u << end % 32) : ~0u;
-      if (words[w] & before & after) return true;
-    }
-    return false;
+    return PackedMask::lets_see(plan.mask.row(rows.tile->b, rows.tile->h, i), rows.tile->begin_of(i),
+                                rows.tile->end_of(i));
   }
 
   // The sums of a unit of keys, for launch_partial_merge(). A row that sees a key and has no sum all the same

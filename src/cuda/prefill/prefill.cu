@@ -10,7 +10,6 @@
 
 #include "cuda/prefill/gather.cuh"
 #include "cuda/prefill/launch.hpp"
-#include "cuda/prefill/pack.cuh"
 #include "cuda/runtime/launch.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 
@@ -18,8 +17,7 @@ namespace heed::cuda {
 
 namespace {
 
-constexpr std::int64_t max_grid_depth =
-    65535;  // gridDim.z: masks that are packed, sequences that are gathered
+constexpr std::int64_t max_grid_depth = 65535;  // gridDim.z: sequences that are gathered
 
 // Options beside ranges of keys. One at a time changes scores or weights: kernels for more would need more
 // registers than there are.
@@ -34,18 +32,13 @@ const char* options_refuse(const Call& c) {
     return "it takes no options over an int8 cache";
   if (!is_masked) return nullptr;
   for (std::int64_t b = 0; c.sequences && b < c.batch; ++b)
-    if (c.sequences[b].first_query != 0)
-      return "it takes no masks, bias, ALiBi or dropout of packed sequences";
+    if (c.sequences[b].first_query != 0) return "it takes no bias, ALiBi or dropout of packed sequences";
   for (std::int64_t n = 0; c.alibi.of_heads && n < (c.alibi.step == 0 ? 1 : c.batch) * c.heads; ++n)
     if (!(c.alibi.of_heads[n] >= 0)) return "it takes slopes of ALiBi that are not negative";
   if (c.alibi.of_heads && c.keys + c.queries > std::int64_t{1} << 24)
     return "options.alibi: there are more than 2^24 keys and queries";
   if (c.bias.data && !is_mappable(c.bias)) return "it takes a bias of bf16 or f16 whose rows lie on 16 bytes";
-  constexpr std::int64_t max_mask_bytes = 256'000'000;
-  const PackedMask mask = packed_mask(c, 128);
-  if (mask.bytes() > max_mask_bytes) return "its masks are beyond 256 MB in bits";
-  if (mask.matrices() > max_grid_depth) return "it takes up to 65535 masks";
-  return nullptr;
+  return masks_refuse(c, packed_mask(c, prefill_tile_keys(c)));
 }
 
 }  // namespace
@@ -72,14 +65,14 @@ std::int64_t prefill_units(const Call& c, const Sequence& s) {
   return prefill_kind(c) == PrefillKind::cut && cuts_keys(s) ? (s.keys + cut_keys - 1) / cut_keys : 1;
 }
 
-PackedMask prefill_mask(const Call& c) { return packed_mask(c, prefill_keys(prefill_dims_for(c))); }
+int prefill_tile_keys(const Call& c) { return prefill_keys(prefill_dims_for(c)); }
 
 std::int64_t prefill_bytes(const Call& c, const Extents& extents) {
   std::int64_t states = 0;
   for (std::int64_t b = 0; b < c.batch; ++b)
     if (const std::int64_t units = prefill_units(c, c.sequence(b)); units > 1)
       states += c.sequence(b).queries * c.heads * units;
-  return CacheBytes(c, extents).all() + states * partial_floats(c.value_dim) * 4 + prefill_mask(c).bytes();
+  return CacheBytes(c, extents).all() + states * partial_floats(c.value_dim) * 4 + extents.mask.bytes();
 }
 
 namespace {
@@ -139,7 +132,7 @@ void launch_prefill(const Call& call, const Extents& extents, const PrefillTiles
   plan.tiles = static_cast<int>(tiles.count * c.heads);
   if (!tiles.starts) plan.order = prefill_order(c, prefill_rows(c));
   plan.key_rows = static_cast<int>(extents.key_rows);
-  plan.mask = packed(c, tiles.mask, memory, stream);
+  plan.mask = packed(c, extents.mask, memory, stream);
   plan.partials = partials_of(c, tiles);
   plan.partials.states = reinterpret_cast<float*>(memory);
   plan.key_scales = rows.key_scales, plan.value_scales = rows.value_scales, plan.scale_rows = rows.scale_rows;

@@ -37,6 +37,40 @@ __global__ void copy_elements(Tensor from, Tensor into, ArrayShape shape) {
                   [&](const ElementAt& at) { write(row_at(into, at), at.d, read(row_at(from, at), at.d)); });
 }
 
+// A warp has eight rows of a head at a time, so that each lane has eight loads under way; blocks beside each
+// other have heads that may lie beside each other. A word is one element, or two where rows begin on 4 bytes.
+constexpr int rows_of_warp = 8, rows_of_block = threads / 32 * rows_of_warp;
+template <class Word>
+__global__ void __launch_bounds__(threads)
+    copy_rows(const __grid_constant__ Tensor from, const __grid_constant__ Tensor into, ArrayShape shape,
+              int width) {
+  constexpr int elements = sizeof(Word) / 2;
+  const std::int64_t first =
+      std::int64_t{block_in_column()} * rows_of_block + thread_index() / 32 * rows_of_warp;
+  const Row read_at = row_of(from, blockIdx.z, block_index(), first),
+            write_at = row_of(into, blockIdx.z, block_index(), first);
+  const auto* const source = static_cast<const std::uint16_t*>(read_at.data) + read_at.first;
+  auto* const target = static_cast<std::uint16_t*>(const_cast<void*>(write_at.data)) + write_at.first;
+  const int rows = static_cast<int>(min(rows_of_warp, shape.length - first));
+  for (int d = thread_index() % 32 * elements; d < width; d += 32 * elements) {
+    Word x[rows_of_warp];
+#pragma unroll
+    for (int r = 0; r < rows_of_warp; ++r)
+      x[r] = r < rows && d < shape.dim
+                 ? *reinterpret_cast<const Word*>(source + r * from.stride.length + d * read_at.step)
+                 : Word{0};
+#pragma unroll
+    for (int r = 0; r < rows_of_warp; ++r)
+      if (r < rows) *reinterpret_cast<Word*>(target + r * into.stride.length + d * write_at.step) = x[r];
+  }
+}
+
+// Whether two neighbouring elements of a row of so many lie in a word.
+bool lies_in_4(const Tensor& t, std::int64_t dim) {
+  return t.stride.dim == 1 && dim % 2 == 0 && t.stride.length % 2 == 0 && t.stride.heads % 2 == 0 &&
+         t.stride.batch % 2 == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 4 == 0;
+}
+
 __global__ void add_elements(Tensor from, Tensor into, ArrayShape shape) {
   for_own_element(shape, [&](const ElementAt& at) {
     const Row to = row_at(into, at);
@@ -142,6 +176,18 @@ void launch_copy(const Tensor& from, const Tensor& into, const ArrayShape& shape
   if (shape.elements() == 0) return;
   copy_elements<<<blocks_for(shape.elements()), threads, 0, stream>>>(from, into, shape);
   check(cudaGetLastError(), "cuda: copy");
+}
+
+void launch_copy_rows(const Tensor& from, const Tensor& into, const ArrayShape& shape, std::int64_t width,
+                      Stream stream) {
+  if (shape.batch * shape.heads * shape.length == 0) return;
+  const bool in_pairs = lies_in_4(from, shape.dim) && lies_in_4(into, width);
+  const auto kernel = in_pairs ? copy_rows<std::uint32_t> : copy_rows<std::uint16_t>;
+  const std::int64_t blocks = (shape.length + rows_of_block - 1) / rows_of_block;
+  kernel<<<dim3(static_cast<unsigned>(shape.heads), static_cast<unsigned>(blocks),
+                static_cast<unsigned>(shape.batch)),
+           threads, 0, stream>>>(from, into, shape, static_cast<int>(width));
+  check(cudaGetLastError(), "rows into rows");
 }
 
 void launch_add(const Tensor& from, const Tensor& into, const ArrayShape& shape, Stream stream) {

@@ -16,6 +16,8 @@ struct ArrayShape {
 };
 
 void launch_copy(const Tensor& from, const Tensor& into, const ArrayShape&, Stream);
+// Rows of 16 bits each into rows of `width`, which zeros fill up.
+void launch_copy_rows(const Tensor& from, const Tensor& into, const ArrayShape&, std::int64_t width, Stream);
 void launch_add(const Tensor& from, const Tensor& into, const ArrayShape&, Stream);  // rounded once
 // `into` has this shape with one head, the average of `heads`.
 void launch_average(const Tensor& from, const Tensor& into, const ArrayShape&, std::int64_t heads, Stream);

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
-#include "cuda/prefill/mask.hpp"
+#include "cuda/runtime/mask.hpp"
 
 struct CUstream_st;
 
@@ -71,7 +71,9 @@ void launch_general(const Call&, const Workspace&, Stream, Cut);
 // What every kernel of Hopper's matrix units refuses.
 inline const char* matrix_units_refuse(const Call& c) {
   if (c.q.type != Type::bf16 && c.q.type != Type::f16) return "it takes bf16 and f16";
-  if (c.k.type != c.q.type || c.v.type != c.q.type) return "it takes q, k and v of one type";
+  const bool is_int8 = c.cached && c.layout.is_quantized;
+  if (!is_int8 && (c.k.type != c.q.type || c.v.type != c.q.type))
+    return "it takes k and v of q's type, or a cache of int8";
   if (c.front > 0 || c.gap_count > 0) return "it takes no front of a window";
   if (c.weights.data) return "weights were asked for";
   if (c.scores.data) return "scores were asked for";
@@ -82,9 +84,11 @@ inline const char* matrix_units_refuse(const Call& c) {
   return nullptr;
 }
 
-// What the tensors of a call hold beyond one sequence: the copy engine must know where they end.
+// What the tensors of a call hold beyond one sequence: the copy engine must know where they end. And what its
+// masks hold, as bits, which are not packed yet.
 struct Extents {
   std::int64_t query_rows, key_rows;
+  PackedMask mask{};
 };
 
 // Many rows of bf16 or f16.
@@ -93,18 +97,18 @@ const char* prefill_refuses(const Call&);
 struct PrefillTiles {
   const int *starts, *partial_starts;
   std::int64_t count;
-  PackedMask mask;  // not packed yet
 };
 std::int64_t prefill_rows(const Call&);                    // of a tile
 std::int64_t prefill_units(const Call&, const Sequence&);  // that its keys are cut into; 1: they are not
-PackedMask prefill_mask(const Call&);                      // of one whose lists are the host's
+int prefill_tile_keys(const Call&);
 std::int64_t prefill_bytes(const Call&, const Extents&);
 // Of a cached call k and v say how their rows are to lie in the workspace.
 void launch_prefill(const Call&, const Extents&, const PrefillTiles&, const Workspace&, Stream);
 
-// Up to 32 rows of bf16 or f16 that share a KV head.
+// A few rows of bf16 or f16 that share a KV head.
 const char* decode_refuses(const Call&);
-std::int64_t decode_bytes(const Call&);
+std::int64_t decode_bytes(const Call&, const Extents&);
+constexpr int decode_mask_keys = 64;  // of a tile, for its masks
 void launch_decode(const Call&, const Extents&, const Workspace&, Stream, Cut);
 
 }  // namespace heed::cuda

@@ -300,35 +300,32 @@ HEED_DEVICE std::uint32_t shuffle_xor(std::uint32_t x, int bits) {
 HEED_DEVICE int max_of_warp(int x) { return __reduce_max_sync(0xffffffffu, x); }
 HEED_DEVICE int min_of_warp(int x) { return __reduce_min_sync(0xffffffffu, x); }
 
-// Four signed bytes as four 16-bit floats, exactly: a bf16 has 8 bits, an f16 more.
+// (x & mask) | bits, in one instruction: of two constants the compiler makes two.
+HEED_DEVICE std::uint32_t and_or(std::uint32_t x, std::uint32_t mask, std::uint32_t bits) {
+  std::uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+  return y;
+}
+
+// Signed bytes as 16-bit floats, exactly: a bf16 has 8 bits, an f16 more. Of two halves of a word, the lower
+// byte of each: a power of two plus the low seven bits, less that power, and less 128 where the sign is set.
+template <Type type>
+HEED_DEVICE std::uint32_t widen_halves(std::uint32_t bytes) {
+  using Two = std::conditional_t<type == Type::bf16, __nv_bfloat162, __half2>;
+  constexpr std::uint32_t power = type == Type::bf16 ? 0x43004300u : 0x64006400u;  // 128, 1024
+  const std::uint32_t size = and_or(bytes, 0x007f007fu, power), sign = and_or(bytes, 0x00800080u, power);
+  Two a, b;
+  memcpy(&a, &size, 4), memcpy(&b, &sign, 4);
+  a = __hsub2(a, b);
+  std::uint32_t both;
+  memcpy(&both, &a, 4);
+  return both;
+}
+// Four in order.
 template <Type type>
 HEED_DEVICE void widen_bytes(std::uint32_t (&to)[2], std::uint32_t bytes) {
-  if constexpr (type == Type::bf16) {
-    // 128 + the low seven bits, less 128, or 256 where the sign is set.
-    const std::uint32_t halves[2] = {__byte_perm(bytes, 0, 0x4140), __byte_perm(bytes, 0, 0x4342)};
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const std::uint32_t size = (halves[n] & 0x007f007fu) | 0x43004300u,
-                          sign = (halves[n] & 0x00800080u) | 0x43004300u;
-      __nv_bfloat162 a, b;
-      memcpy(&a, &size, 4), memcpy(&b, &sign, 4);
-      a = __hsub2(a, b);
-      memcpy(&to[n], &a, 4);
-    }
-  } else {
-    // 1024 + (x + 128), less 1152.
-    bytes ^= 0x80808080u;
-    const std::uint32_t halves[2] = {__byte_perm(bytes, 0x64646464u, 0x4140),
-                                     __byte_perm(bytes, 0x64646464u, 0x4342)};
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const std::uint32_t offset = 0x64806480u;
-      __half2 a, b;
-      memcpy(&a, &halves[n], 4), memcpy(&b, &offset, 4);
-      a = __hsub2(a, b);
-      memcpy(&to[n], &a, 4);
-    }
-  }
+  to[0] = widen_halves<type>(__byte_perm(bytes, 0, 0x4140));
+  to[1] = widen_halves<type>(__byte_perm(bytes, 0, 0x4342));
 }
 
 // Two 16-bit numbers, those that are not finite replaced by 0.

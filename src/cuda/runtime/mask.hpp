@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boolean masks and documents as prefill reads them: packed to bits once per call.
+// Boolean masks and documents as the kernels of Hopper's matrix units read them: packed to bits once per
+// call.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/call.hpp"
+
+struct CUstream_st;
 
 namespace heed::cuda {
 
@@ -24,11 +28,21 @@ struct PackedMask {
   constexpr std::int64_t word_bytes() const { return (matrices() * rows * row_words * 4 + 255) / 256 * 256; }
   constexpr std::int64_t bytes() const { return word_bytes() + matrices() * blocks() * tiles; }
 
-  constexpr std::int64_t matrix(int b, int h) const {
+  // Always inlined, or static: a kernel's parameter that is asked by its address is copied to memory.
+  [[gnu::always_inline]] constexpr std::int64_t matrix(int b, int h) const {
     return (batch == 1 ? 0 : b) * heads + (heads == 1 ? 0 : h);
   }
-  constexpr const std::uint32_t* row(int b, int h, int i) const {
+  [[gnu::always_inline]] constexpr const std::uint32_t* row(int b, int h, int i) const {
     return words + (matrix(b, h) * rows + (rows == 1 ? 0 : i)) * row_words;
+  }
+  // Whether a row lets its query see one of keys [begin, end).
+  static constexpr bool lets_see(const std::uint32_t* row, int begin, int end) {
+    for (int w = begin / 32; w * 32 < end; ++w) {
+      const std::uint32_t from = w * 32 < begin ? ~0u << begin % 32 : ~0u,
+                          to = end - w * 32 < 32 ? ~(~0u << end % 32) : ~0u;
+      if (row[w] & from & to) return true;
+    }
+    return false;
   }
   // Of the rows of a tile, which begin anywhere.
   template <class Rows>
@@ -61,5 +75,19 @@ inline PackedMask packed_mask(const Call& c, int tile_keys) {
   mask.row_words = mask.tiles * tile_keys / 32;
   return mask;
 }
+
+// Why they cannot be packed; null: they can.
+inline const char* masks_refuse(const Call& c, const PackedMask& mask) {
+  constexpr std::int64_t max_bytes = 256'000'000, max_grid_depth = 65535;
+  if (mask.row_words == 0) return nullptr;
+  for (std::int64_t b = 0; c.sequences && b < c.batch; ++b)
+    if (c.sequences[b].first_query != 0) return "it takes no masks of packed sequences";
+  if (mask.bytes() > max_bytes) return "its masks are beyond 256 MB in bits";
+  if (mask.matrices() > max_grid_depth) return "it takes up to 65535 masks";
+  return nullptr;
+}
+
+// The mask, once a launch has put it into this memory.
+PackedMask packed(const Call&, PackedMask, std::byte* memory, CUstream_st*);
 
 }  // namespace heed::cuda

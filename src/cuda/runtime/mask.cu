@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boolean masks and documents become bits (mask.hpp).
-#pragma once
 #include <cuda_runtime.h>
 
-#include <cstdint>
-
-#include "cuda/call.hpp"
-#include "cuda/prefill/mask.hpp"
 #include "cuda/runtime/launch.hpp"
+#include "cuda/runtime/mask.hpp"
 #include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
+namespace {
 
 // Whether masks are one of bytes that can be read 16 at a time.
 HEED_DEVICE bool is_one_of_bytes(const Call& c) {
@@ -77,8 +73,9 @@ __global__ void __launch_bounds__(pack_threads)
   }
 }
 
-// Puts the mask into this memory.
-inline PackedMask packed(const Call& c, PackedMask mask, std::byte* memory, Stream stream) {
+}  // namespace
+
+PackedMask packed(const Call& c, PackedMask mask, std::byte* memory, Stream stream) {
   if (mask.row_words == 0) return mask;
   mask.words = reinterpret_cast<const std::uint32_t*>(memory);
   mask.classes = reinterpret_cast<const TileClass*>(memory + mask.word_bytes());
@@ -86,7 +83,7 @@ inline PackedMask packed(const Call& c, PackedMask mask, std::byte* memory, Stre
   pack_mask<<<dim3(static_cast<unsigned>(mask.blocks()), static_cast<unsigned>(splits),
                    static_cast<unsigned>(mask.matrices())),
               pack_threads, 0, stream>>>(c, mask);
-  check(cudaGetLastError(), "cuda.prefill: masks");
+  check(cudaGetLastError(), "masks to bits");
   return mask;
 }
 

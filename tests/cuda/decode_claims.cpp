@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode beyond ranges of keys over rows: int8 caches, boolean masks and documents.
+#include <optional>
+
+#include "cases/selection.hpp"
+#include "heed/cache.hpp"
+#include "matrix.hpp"
+
+namespace heed::cuda::test {
+namespace {
+
+struct QuantizedDecode {
+  std::int64_t page_size, tokens, queries, dim, value_dim;
+};
+
+// A cache of `batch` sequences, or the b-th alone, in pages of another size.
+KvCache int8_cache(const Tensor& k, const Tensor& v, std::int64_t page_size) {
+  KvCache cache({.batch = k.shape().batch,
+                 .kv_heads = k.shape().heads,
+                 .capacity = k.shape().length,
+                 .dim = k.shape().dim,
+                 .value_dim = v.shape().dim,
+                 .type = CacheType::int8,
+                 .page_size = page_size});
+  cache.append(k.view(), v.view());
+  return cache;
+}
+
+CLAIM(decode_over_an_int8_cache_is_right_and_has_one_answer) {
+  for (const QuantizedDecode& t : {QuantizedDecode{16, 70, 1, 64, 64},
+                                   {64, 1300, 1, 128, 128},
+                                   {64, 4097, 2, 128, 128},
+                                   {64, 2500, 4, 128, 128},
+                                   {32, 517, 2, 64, 64},
+                                   {32, 900, 1, 32, 32},
+                                   {64, 700, 2, 80, 80},
+                                   {16, 1300, 1, 96, 56},
+                                   {128, 2100, 3, 192, 256},
+                                   {64, 1500, 1, 256, 256}})
+    for (const DType dtype : {DType::bf16, DType::f16})
+      for (const bool has_options : {false, true}) {
+        const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 51, 2, dtype),
+                     v = Tensor::random({2, 2, t.tokens, t.value_dim}, 52, 2, dtype),
+                     q = Tensor::random({2, 8, t.queries, t.dim}, 53, 3, dtype);
+        const KvCache cache = int8_cache(k, v, t.page_size);
+        Options options{.masks = {Causal{Align::ends}}};
+        if (has_options) options.softcap = 20, options.masks.push_back(Window{.left = 600});
+        const std::string what = "pages of " + std::to_string(t.page_size) + ", " + std::to_string(t.tokens) +
+                                 " tokens of " + std::to_string(t.dim);
+        const auto attend = [&](const Inputs& inputs, Cut cut) {
+          Tensor out({inputs.q.shape.batch, 8, t.queries, t.value_dim}, dtype);
+          out.fill_bytes(0xff);
+          const Outputs outputs{.out = out.mutable_view()};
+          expect(run(decode, make_problem(inputs, outputs, options), cut), "refused: ", what);
+          return out;
+        };
+        const Inputs inputs{.q = q.view(), .cache = &cache};
+        Tensor out = attend(inputs, Cut::by_the_plan);
+        const Check result = check(inputs, {.out = out.mutable_view()}, options);
+        expect(result.beyond_bound == 0, what, ": ", result.beyond_bound, " of ", result.compared,
+               " beyond the bound, first ", result.first_miss);
+        for (const Cut cut : {Cut::apart, Cut::together})
+          expect(same_bits(attend(inputs, cut), out), what, ", cut ", static_cast<int>(cut));
+        const KvCache alone = int8_cache(entry(k, 1, t.tokens), entry(v, 1, t.tokens), 2 * t.page_size);
+        const Tensor own = entry(q, 1, t.queries);
+        expect(same_bits(attend({.q = own.view(), .cache = &alone}, Cut::apart), entry(out, 1, t.queries)),
+               what, ", alone");
+      }
+}
+
+// Tiles of rows, whose queries see different keys: four over pages.
+CLAIM(decode_of_many_tiles_of_rows_over_pages_is_right_and_has_one_answer) {
+  for (const std::int64_t dim : {64, 96, 128})
+    for (const std::int64_t queries : {20, 32}) {
+      constexpr std::int64_t tokens = 2300;
+      const Tensor k = Tensor::random({2, 1, tokens, dim}, 61, 2, DType::bf16),
+                   v = Tensor::random({2, 1, tokens, dim}, 62, 2, DType::bf16),
+                   q = Tensor::random({2, 4, queries, dim}, 63, 3, DType::bf16);
+      KvCache cache({.batch = 2,
+                     .kv_heads = 1,
+                     .capacity = tokens,
+                     .dim = dim,
+                     .type = CacheType::bf16,
+                     .page_size = 32});
+      cache.append(k.view(), v.view());
+      const Inputs inputs{.q = q.view(), .cache = &cache};
+      const Options options{.masks = {Causal{Align::ends}}};
+      std::optional<Tensor> first;
+      for (const Cut cut : {Cut::by_the_plan, Cut::apart, Cut::together}) {
+        Tensor out(q.shape(), DType::bf16);
+        out.fill_bytes(0xff);
+        const Outputs outputs{.out = out.mutable_view()};
+        expect(run(decode, make_problem(inputs, outputs, options), cut), "refused");
+        if (!first) {
+          const Check result = check(inputs, outputs, options);
+          expect(result.beyond_bound == 0, queries, " queries of ", dim, ": ", result.beyond_bound, " of ",
+                 result.compared, " beyond the bound, first ", result.first_miss);
+          first = out;
+        }
+        expect(same_bits(out, *first), queries, " queries of ", dim, ", cut ", static_cast<int>(cut));
+      }
+    }
+}
+
+// One to 64 rows of a KV head; matrices that broadcast along any axis, and documents.
+CLAIM(decode_under_masks_is_within_the_bound_and_has_one_answer) {
+  int taken = 0;
+  for (const std::uint64_t seed : cases::seeds(1, 200)) {
+    Call call = range_call(seed, seed % 4 == 0 ? 32 : 1 + static_cast<std::int64_t>(seed % 5));
+    const std::int64_t rows = call.queries() * (call.heads() / call.k.shape().heads);
+    if (rows > (std::max(call.q.shape().dim, call.v.shape().dim) > 128 ? 16 : 64)) continue;
+    Dice dice(seed ^ 0xDEC0DEu);
+    const Shape full = call.score_shape();
+    if (seed % 3 != 0)
+      call.matrices.push_back(
+          {cases::random_bools(dice, cases::broadcast_some(dice, full), 3), dice.one_in(2)});
+    if (seed % 3 != 1) call.documents = cases::random_documents(dice, full);
+    ++taken;
+    const std::string what = "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")";
+    expect_right(decode, call, {.log_sum_exp = true}, what);
+    const auto apart = run(decode, call, {}, Cut::apart), together = run(decode, call, {}, Cut::together);
+    expect(apart && together && same_bits(apart->out, together->out), what, ": cut");
+  }
+  expect(cases::small_selection() || taken > 40, "only ", taken, " problems");
+}
+
+// Padding on the left, as a mask and as keys that are not there: whole tiles and units are hidden, and what
+// lies there is no number.
+CLAIM(keys_that_a_mask_hides_change_no_bit_of_decode) {
+  for (const std::int64_t dim : {64, 80, 128, 256})
+    for (const std::int64_t heads : {4, 16}) {
+      constexpr std::int64_t keys = 3000, seen = 2048;
+      Call all{.q = Tensor::random({2, heads, 1, dim}, 401, 4, DType::bf16),
+               .k = Tensor::random({2, 1, keys, dim}, 402, 2, DType::bf16),
+               .v = Tensor::random({2, 1, keys, dim}, 403, 2, DType::bf16)};
+      Call some = all;
+      some.k = all.k.rows(0, seen), some.v = all.v.rows(0, seen);
+      for (Tensor* x : {&all.k, &all.v})
+        cases::for_each(x->shape(), [&](auto b, auto h, auto j, auto d) {
+          if (j >= seen && heads == 4) x->set(b, h, j, d, nan);
+        });
+      cases::BoolTensor keep({1, 1, 1, keys});
+      cases::for_each(keep.shape, [&](auto b, auto h, auto i, auto j) { keep.at(b, h, i, j) = j < seen; });
+      all.matrices.push_back({keep, false});
+      const auto with = run(decode, all, {.log_sum_exp = true}),
+                 without = run(decode, some, {.log_sum_exp = true});
+      expect(with && without, "refused");
+      if (!with || !without) continue;
+      expect(same_bits(with->out, without->out), "out, dim ", dim, ", heads ", heads);
+      expect(same_bits(*with->log_sum_exp, *without->log_sum_exp), "log-sum-exp, dim ", dim);
+      Call left = all;
+      left.k = some.k, left.v = some.v;
+      cases::BoolTensor shorter({1, 1, 1, seen});
+      cases::for_each(shorter.shape,
+                      [&](auto b, auto h, auto i, auto j) { shorter.at(b, h, i, j) = j >= 1111; });
+      left.matrices = {{shorter, false}};
+      expect_right(decode, left, {.log_sum_exp = true}, "padding on the left");
+    }
+}
+
+}  // namespace
+}  // namespace heed::cuda::test
