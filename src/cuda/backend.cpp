@@ -49,22 +49,28 @@ class Lists {
 // The general kernel, whichever calls it is asked for.
 bool is_general(Role role) { return role == Role::general || role == Role::split; }
 
-// A call as a kernel takes it. Prefill has documents as sequences, where they can be, and rows on 16 bytes:
-// launches before it put those of a cache, and others that do not lie so, into the workspace.
+// A call as a kernel takes it. Hopper's matrix units have documents as sequences, where they can be. Prefill
+// has rows on 16 bytes: launches before it put those of a cache, and others that do not lie so, into the
+// workspace.
 class RoleCall {
  public:
   explicit RoleCall(const LoweredCall& of) : lowered(of) {}
   RoleCall(Role role, const LoweredCall& of) : lowered(of) {
     if (role == Role::decode) extents.mask = packed_mask(call, decode_mask_keys);
     if (role != Role::prefill) return;
-    if (call.cached) {
+    if (call.cached)
       lay_out_cache();
-    } else if (PackedDocuments documents(of); !documents.sequences.empty()) {
-      call = documents.of(call), extents = {documents.rows, documents.rows};
-      own_ = std::move(documents.sequences);
-    }
+    else
+      pack(PackedDocuments(of));
     copies = CopiedRows(call, extents);
     extents.mask = packed_mask(call, prefill_tile_keys(call));
+  }
+
+  // Documents become sequences, unless there are none.
+  void pack(PackedDocuments documents) {
+    if (documents.sequences.empty()) return;
+    call = documents.of(call), extents = {documents.rows, documents.rows};
+    own_ = std::move(documents.sequences);
   }
 
   std::span<const Sequence> sequences() const {
@@ -226,6 +232,19 @@ Reason wants_another_device(const Architecture& wanted) {
   };
 }
 
+// The same for a backward pass.
+struct RoleGradients {
+  RoleCall forward;
+  GradientCall call;  // its lists are the host's
+
+  RoleGradients(BackwardRole role, const LoweredGradients& of) : forward(of.forward), call(of.call) {
+    if (role != BackwardRole::hopper) return;
+    PackedDocuments documents(of);
+    if (!documents.sequences.empty()) call = documents.of(call);
+    forward.pack(std::move(documents));
+  }
+};
+
 // What a backward pass has in the workspace before its kernel does: numbers of rows, then marks.
 class BackwardMemory {
  public:
@@ -333,27 +352,30 @@ Reason wants_another_device(BackwardRole role) {
 
 Reason refuses(BackwardRole role, const LoweredGradients& lowered) {
   if (lowered.problem.forward.place) return as_reason("it takes all heads of a call");
-  const char* reason = role == BackwardRole::hopper    ? hopper_backward_refuses(lowered.call)
-                       : role == BackwardRole::general ? general_backward_refuses(lowered.call)
-                                                       : exact_backward_refuses(lowered.call);
+  const RoleGradients of(role, lowered);
+  const char* reason = role == BackwardRole::hopper    ? hopper_backward_refuses(of.call)
+                       : role == BackwardRole::general ? general_backward_refuses(of.call)
+                                                       : exact_backward_refuses(of.call);
   return as_reason(reason);
 }
 
 std::int64_t workspace_bytes(BackwardRole role, const LoweredGradients& lowered) {
-  return Workspace::counter_bytes + list_bytes(Documents::numbers, RoleCall(lowered.forward)) +
-         BackwardMemory(lowered.call).bytes() + rounded(own_bytes(role, lowered.call));
+  const RoleGradients of(role, lowered);
+  return Workspace::counter_bytes + list_bytes(Documents::numbers, of.forward) +
+         BackwardMemory(of.call).bytes() + rounded(own_bytes(role, of.call));
 }
 
 void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& workspace, Stream stream) {
-  const Brought brought(Documents::numbers, RoleCall(lowered.forward), workspace.rest());
+  const RoleGradients of(role, lowered);
+  const Brought brought(Documents::numbers, of.forward, workspace.rest());
   Workspace behind = upload_lists(brought, workspace, stream);
-  const BackwardMemory memory(lowered.call);
-  GradientCall g = lowered.call;
+  const BackwardMemory memory(of.call);
+  GradientCall g = of.call;
   g.forward = brought.call;
   g.rows = memory.take(behind.rest(), stream);
   behind.free = behind.rest() + memory.bytes();
   if (role == BackwardRole::hopper) {
-    launch_hopper_backward(g, behind, stream);
+    launch_hopper_backward(g, hopper_backward_mask(of.call), behind, stream);
   } else {
     launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
     role == BackwardRole::general ? launch_general_backward(g, behind, stream)

@@ -2,6 +2,8 @@
 #include "cuda/lower.hpp"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "refusal/refusal.hpp"
 
@@ -105,11 +107,17 @@ void LoweredCall::find_runs() {
 
 namespace {
 
-// Whether batch entries follow each other as rows of one, in every tensor that is asked for by rows.
-bool are_rows_of_one(const Call& c) {
-  for (const Tensor* t : {&c.q, &c.k, &c.v, &c.out, &c.log_sum_exp})
-    if (c.batch > 1 && t->data && t->stride.batch != c.queries * t->stride.length) return false;
-  return c.batch == 1 || c.sink.stride.batch == 0;
+// What a call asks for by rows.
+auto tensors_of_rows(auto& c) { return std::array{&c.q, &c.k, &c.v, &c.out, &c.log_sum_exp}; }
+auto gradients_of_rows(auto& g) {
+  return std::array{&g.q, &g.k, &g.v, &g.out_gradient, &g.log_sum_exp_gradient};
+}
+
+// Whether batch entries follow each other as rows of one in all of them.
+bool are_rows_of_one(const Call& c, std::span<const Tensor* const> tensors) {
+  return c.batch == 1 || std::ranges::all_of(tensors, [&](const Tensor* t) {
+           return !t->data || t->stride.batch == c.queries * t->stride.length;
+         });
 }
 
 // Dropout counts queries from the batch entry's first; masks and a bias have its columns.
@@ -119,8 +127,9 @@ bool are_sequences(const LoweredCall& lowered) {
     return false;
   for (const Sequence& s : lowered.problem.sequences)
     if (s.queries != c.queries || s.keys != c.queries || s.first_query != 0) return false;
-  const bool shares_slopes = !c.alibi.of_heads || c.batch == 1 || c.alibi.step == 0;
-  return !c.weights.data && !c.scores.data && shares_slopes && are_rows_of_one(c);
+  const bool shares_slopes = !c.alibi.of_heads || c.alibi.step == 0, shares_sink = c.sink.stride.batch == 0;
+  return !c.weights.data && !c.scores.data && (c.batch == 1 || (shares_slopes && shares_sink)) &&
+         are_rows_of_one(c, tensors_of_rows(c));
 }
 
 }  // namespace
@@ -144,6 +153,11 @@ PackedDocuments::PackedDocuments(const LoweredCall& lowered) {
   }
 }
 
+PackedDocuments::PackedDocuments(const LoweredGradients& lowered) : PackedDocuments(lowered.forward) {
+  const GradientCall& g = lowered.call;
+  if (!are_rows_of_one(g.forward, gradients_of_rows(g)) || g.sink.batch > 1) sequences.clear();
+}
+
 Call PackedDocuments::of(const Call& c) const {
   Call made = c;
   made.batch = static_cast<std::int64_t>(sequences.size());
@@ -152,7 +166,17 @@ Call PackedDocuments::of(const Call& c) const {
   for (const Sequence& s : sequences) made.queries = made.keys = std::max(made.queries, s.queries);
   made.document_count = 0;
   made.alibi.step = 0;
-  for (Tensor* t : {&made.q, &made.k, &made.v, &made.out, &made.log_sum_exp, &made.sink}) t->stride.batch = 0;
+  for (Tensor* t : tensors_of_rows(made)) t->stride.batch = 0;
+  made.sink.stride.batch = 0;
+  return made;
+}
+
+GradientCall PackedDocuments::of(const GradientCall& g) const {
+  GradientCall made = g;
+  made.forward = of(g.forward);
+  made.shares_query_rows = made.shares_key_rows = true;
+  made.query_rows = made.key_rows = rows;
+  for (Tensor* t : gradients_of_rows(made)) t->stride.batch = 0;
   return made;
 }
 

@@ -31,18 +31,6 @@ struct LoweredCall {
   void find_runs();
 };
 
-// Documents that are runs of keys, each query beside the key of its number, as packed sequences: then no
-// query looks at a key of another. `sequences` is empty where the call is not like that.
-struct PackedDocuments {
-  explicit PackedDocuments(const LoweredCall&);
-
-  std::vector<Sequence> sequences;
-  std::int64_t rows = 0;  // of q and k
-
-  // The call with sequences in place of the mask, which this must outlive.
-  Call of(const Call&) const;
-};
-
 // The same for a backward pass. Its rows are the workspace's, and null here.
 struct LoweredGradients {
   explicit LoweredGradients(const GradientProblem&);
@@ -50,6 +38,20 @@ struct LoweredGradients {
   const GradientProblem& problem;
   LoweredCall forward;
   GradientCall call;
+};
+
+// Documents that are runs of keys, each query beside the key of its number, as packed sequences: then no
+// query looks at a key of another. `sequences` is empty where the call is not like that.
+struct PackedDocuments {
+  explicit PackedDocuments(const LoweredCall&);
+  explicit PackedDocuments(const LoweredGradients&);
+
+  std::vector<Sequence> sequences;
+  std::int64_t rows = 0;  // of q and k
+
+  // The call with sequences in place of the mask, which this must outlive.
+  Call of(const Call&) const;
+  GradientCall of(const GradientCall&) const;
 };
 
 }  // namespace heed::cuda

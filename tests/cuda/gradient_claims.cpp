@@ -158,6 +158,52 @@ CLAIM(gradients_of_ranges_of_keys_are_within_the_bound) {
   }
 }
 
+// Hundreds of queries and keys, which take a CPU that pretends too long.
+CLAIM(gradients_with_options_are_within_the_bound) {
+  if (is_emulated()) return;
+  for (const std::string& kernel : backward_kernel_names()) {
+    if (kernel == exact) continue;
+    int taken = 0;
+    for (const std::uint64_t seed : some_seeds(120)) {
+      const Call call = optional_call(seed);
+      taken +=
+          expect_right(kernel, BackwardCall(call, seed ^ 0xD0u, seed % 3 == 0), named(kernel, seed, call));
+    }
+    expect(cases::small_selection() || taken > 12, kernel, " took ", taken);
+  }
+}
+
+// One option at a time, with masks or without, which Hopper's kernel has kernels for.
+Call call_with_option(int option, std::int64_t dim, DType dtype) {
+  Call call{.q = Tensor::random({2, 4, 150, dim}, 131, 3, dtype),
+            .k = Tensor::random({2, 2, 264, dim}, 132, 2, dtype),
+            .v = Tensor::random({2, 2, 264, dim}, 133, 2, dtype)};
+  Dice dice(static_cast<std::uint64_t>(option));
+  if (option % 2 == 1) call.causal = Causal{Align::ends};
+  if (option == 0 || option > 4)
+    call.matrices.push_back(
+        {cases::random_bools(dice, {option == 0 ? 2 : 1, option == 6 ? 4 : 1, 150, 264}, 3)});
+  if (option == 1) call.documents = cases::Documents{cases::random_ids(dice, 2, 264), {}, Align::ends};
+  if (option == 2 || option == 5) call.bias = Tensor::random({1, 4, 150, 264}, 134, 3, dtype);
+  if (option == 3 || option == 6)
+    call.alibi = cases::Slopes{.of_heads = {0.5f, 0.1f, 2, 0}, .align = Align::ends};
+  if (option == 4 || option == 7) call.dropout = Dropout{0.3f, 0x5EEDu};
+  return call;
+}
+
+CLAIM(gradients_of_each_option_are_within_the_bound) {
+  if (is_emulated()) return;
+  for (const std::string& kernel : backward_kernel_names())
+    for (int option = 0; option < 8 && kernel != exact; ++option)
+      for (const std::int64_t dim : {40, 64, 128}) {
+        const DType dtype = (option + dim / 64) % 2 == 0 ? DType::bf16 : DType::f16;
+        const std::string what =
+            kernel + ", option " + std::to_string(option) + ", dim " + std::to_string(dim);
+        const BackwardCall backward(call_with_option(option, dim, dtype), 135, true);
+        expect(expect_right(kernel, backward, what), what, " is refused");
+      }
+}
+
 // Rows far behind the front see its keys and none between.
 CLAIM(gradients_of_a_windows_front_are_within_the_bound) {
   for (const std::string& kernel : backward_kernel_names())
@@ -261,45 +307,105 @@ void copy_rows(const Tensor& all, std::int64_t begin, Tensor& some) {
                   [&](auto, auto h, auto i, auto d) { some.set(0, h, i, d, all.at(0, h, begin + i, d)); });
 }
 
-CLAIM(gradients_of_packed_sequences_are_those_of_each_alone) {
+void expect_packed_as_alone(const std::string& kernel, std::int64_t dim) {
   const std::vector<std::int64_t> starts{0, 3, 3, 140, 221};
-  for (const std::string& kernel : backward_kernel_names()) {
-    const DType dtype = kernel == exact ? DType::f32 : DType::bf16;
-    const Tensor q = Tensor::random({1, 4, 221, 64}, 21, 3, dtype),
-                 k = Tensor::random({1, 2, 221, 64}, 22, 2, dtype),
-                 v = Tensor::random({1, 2, 221, 64}, 23, 2, dtype),
-                 out_gradient = Tensor::random({1, 4, 221, 64}, 24, 2, dtype);
-    const Options options{.masks = {Causal{Align::ends}}};
-    const auto gradients = [&](const Inputs& in, const Tensor& from_out) {
-      Tensor out(in.q.shape, dtype), lse({1, 4, in.q.shape.length, 1});
-      attention(in, {.out = out.mutable_view(), .log_sum_exp = lse.mutable_view()}, options);
-      std::array<Tensor, 3> made{Tensor(in.q.shape, dtype), Tensor(in.k.shape, dtype),
-                                 Tensor(in.v.shape, dtype)};
-      const bool is_taken = run_backward(kernel, make_gradient_problem(in, {out.view(), lse.view()},
-                                                                       {.out = from_out.view(),
-                                                                        .q = made[0].mutable_view(),
-                                                                        .k = made[1].mutable_view(),
-                                                                        .v = made[2].mutable_view()},
-                                                                       options));
-      return is_taken ? std::optional(made) : std::nullopt;
-    };
-    const auto packed =
-        gradients({.q = q.view(), .k = k.view(), .v = v.view(), .query_starts = starts, .key_starts = starts},
-                  out_gradient);
-    if (!packed) continue;
-    for (std::size_t n = 0; n + 1 < starts.size(); ++n) {
-      const std::int64_t begin = starts[n], length = starts[n + 1] - begin;
-      if (length == 0) continue;
-      Tensor own_q({1, 4, length, 64}, dtype), own_k({1, 2, length, 64}, dtype), own_v = own_k,
+  const DType dtype = kernel == exact ? DType::f32 : DType::bf16;
+  const Tensor q = Tensor::random({1, 4, 221, dim}, 21, 3, dtype),
+               k = Tensor::random({1, 2, 221, dim}, 22, 2, dtype),
+               v = Tensor::random({1, 2, 221, dim}, 23, 2, dtype),
+               out_gradient = Tensor::random({1, 4, 221, dim}, 24, 2, dtype);
+  const Options options{.masks = {Causal{Align::ends}}};
+  const auto gradients = [&](const Inputs& in, const Tensor& from_out) {
+    Tensor out(in.q.shape, dtype), lse({1, 4, in.q.shape.length, 1});
+    attention(in, {.out = out.mutable_view(), .log_sum_exp = lse.mutable_view()}, options);
+    std::array<Tensor, 3> made{Tensor(in.q.shape, dtype), Tensor(in.k.shape, dtype),
+                               Tensor(in.v.shape, dtype)};
+    const bool is_taken = run_backward(kernel, make_gradient_problem(in, {out.view(), lse.view()},
+                                                                     {.out = from_out.view(),
+                                                                      .q = made[0].mutable_view(),
+                                                                      .k = made[1].mutable_view(),
+                                                                      .v = made[2].mutable_view()},
+                                                                     options));
+    return is_taken ? std::optional(made) : std::nullopt;
+  };
+  const auto packed =
+      gradients({.q = q.view(), .k = k.view(), .v = v.view(), .query_starts = starts, .key_starts = starts},
+                out_gradient);
+  if (!packed) return;
+  for (std::size_t n = 0; n + 1 < starts.size(); ++n) {
+    const std::int64_t begin = starts[n], length = starts[n + 1] - begin;
+    if (length == 0) continue;
+    Tensor own_q({1, 4, length, dim}, dtype), own_k({1, 2, length, dim}, dtype), own_v = own_k,
                                                                                  own_gradient = own_q;
-      copy_rows(q, begin, own_q), copy_rows(k, begin, own_k), copy_rows(v, begin, own_v);
-      copy_rows(out_gradient, begin, own_gradient);
-      const auto alone = gradients({.q = own_q.view(), .k = own_k.view(), .v = own_v.view()}, own_gradient);
-      for (std::size_t of = 0; of < 3; ++of) {
-        Tensor part((*alone)[of].shape(), dtype);
-        copy_rows((*packed)[of], begin, part);
-        expect(part.memory() == (*alone)[of].memory(), kernel, ", sequence ", n, ", gradient ", of);
-      }
+    copy_rows(q, begin, own_q), copy_rows(k, begin, own_k), copy_rows(v, begin, own_v);
+    copy_rows(out_gradient, begin, own_gradient);
+    const auto alone = gradients({.q = own_q.view(), .k = own_k.view(), .v = own_v.view()}, own_gradient);
+    for (std::size_t of = 0; of < 3; ++of) {
+      Tensor part((*alone)[of].shape(), dtype);
+      copy_rows((*packed)[of], begin, part);
+      expect(part.memory() == (*alone)[of].memory(), kernel, ", sequence ", n, ", gradient ", of);
+    }
+  }
+}
+
+CLAIM(gradients_of_packed_sequences_are_those_of_each_alone) {
+  for (const std::string& kernel : backward_kernel_names()) {
+    expect_packed_as_alone(kernel, 64);
+    if (kernel == hopper) expect_packed_as_alone(kernel, 256);
+  }
+}
+
+// As (batch, length, heads, dim): batch entries follow each other as rows of one.
+Tensor rows_of_one(const Tensor& x) {
+  const Shape s = x.shape();
+  return x.laid_out({s.length * s.heads * s.dim, s.dim, s.heads * s.dim, 1});
+}
+
+// Rows [begin, end) of an entry.
+struct RowsOfEntry {
+  std::int64_t entry, begin, end;
+
+  Tensor operator()(const Tensor& all) const {
+    Tensor made({1, all.shape().heads, end - begin, all.shape().dim}, all.dtype());
+    cases::for_each(made.shape(), [&](auto, auto h, auto i, auto d) {
+      made.set(0, h, i, d, all.at(entry, h, begin + i, d));
+    });
+    return made;
+  }
+};
+
+// Two batch entries, each with documents of its own, which Hopper's kernel has as sequences.
+CLAIM(gradients_of_documents_are_those_of_each_alone) {
+  const std::vector<RowsOfEntry> documents{{0, 0, 3}, {0, 3, 140}, {0, 140, 150}, {1, 0, 65}, {1, 65, 150}};
+  for (const std::string& kernel : backward_kernel_names()) {
+    Call call = middling_call(kernel, 2, 121);
+    call.sink = Tensor::random({1, 4, 1, 1}, 124, 2);
+    call.documents.emplace().align = Align::starts;
+    for (std::size_t n = 0; n < documents.size(); ++n)
+      call.documents->ids.insert(call.documents->ids.end(),
+                                 static_cast<std::size_t>(documents[n].end - documents[n].begin),
+                                 static_cast<std::int32_t>(n));
+    BackwardCall all(call, 125, true);
+    for (Tensor* x : {&all.call.q, &all.call.k, &all.call.v, &all.out, &all.out_gradient, &all.log_sum_exp,
+                      &*all.log_sum_exp_gradient})
+      *x = rows_of_one(*x);
+    BackwardResults whole(all);
+    for (const Of of : {Of::q, Of::k, Of::v}) whole[of] = rows_of_one(*whole[of]);
+    expect(differentiate(kernel, all, whole), kernel, " refuses documents");
+    const Check result = check(all.call.inputs(), all.saved(), whole.views(all), all.call.options());
+    expect(result.beyond_bound == 0, kernel, ": ", result.beyond_bound, " of ", result.compared,
+           " beyond the bound, first ", result.first_miss);
+    if (kernel != hopper) continue;
+    for (const RowsOfEntry& rows : documents) {
+      BackwardCall one = all;
+      one.call.documents.reset();
+      one.call.q = rows(all.call.q), one.call.k = rows(all.call.k), one.call.v = rows(all.call.v);
+      one.out = rows(all.out), one.out_gradient = rows(all.out_gradient);
+      one.log_sum_exp = rows(all.log_sum_exp), one.log_sum_exp_gradient = rows(*all.log_sum_exp_gradient);
+      BackwardResults alone(one, {}, {Of::q, Of::k, Of::v}), wanted = alone;
+      for (const Of of : {Of::q, Of::k, Of::v}) wanted[of] = rows(*whole[of]);
+      differentiate(kernel, one, alone);
+      expect_same(alone, wanted, "document at " + std::to_string(rows.begin));
     }
   }
 }

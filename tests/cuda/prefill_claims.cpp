@@ -10,28 +10,6 @@
 namespace heed::cuda::test {
 namespace {
 
-// A problem of ranges with one option more at least: boolean masks, documents, a bias, ALiBi or dropout.
-Call optional_call(std::uint64_t seed) {
-  Call call = range_call(seed, 300);
-  Dice dice(seed ^ 0x0B7105u);
-  const Shape full = call.score_shape();
-  const std::int64_t always = dice.between(0, 4);
-  if (always == 0 || dice.one_in(5))
-    call.matrices.push_back(
-        {cases::random_bools(dice, cases::broadcast_some(dice, full), 3), dice.one_in(2)});
-  if (always == 1 || dice.one_in(5)) call.documents = cases::random_documents(dice, full);
-  if (always == 2 || dice.one_in(5)) cases::add_random_bias(dice, call, seed ^ 0xB1A5u);
-  if (always == 3 || dice.one_in(5)) {
-    call.alibi = cases::Slopes{.align = dice.one_in(2) ? Align::ends : Align::starts};
-    const std::int64_t slopes = (dice.one_in(3) ? full.batch : 1) * full.heads;
-    for (std::int64_t n = 0; n < slopes; ++n)
-      call.alibi->of_heads.push_back(dice.pick<float>({0.5f, 0.0390625f, 0.1f, 2.0f, -0.003f, 0.0f}));
-  }
-  if (always == 4 || dice.one_in(5))
-    call.dropout = Dropout{dice.pick<float>({0.1f, 0.5f, 0.9f}), dice.bits()};
-  return call;
-}
-
 CLAIM(prefill_with_options_is_within_the_bound) {
   int taken = 0;
   for (const std::uint64_t seed : cases::seeds(1, 60)) {

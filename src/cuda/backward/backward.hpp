@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 
+#include "cuda/backward/hopper/mask.hpp"
 #include "cuda/call.hpp"
 #include "cuda/runtime/launch.hpp"
 
@@ -23,7 +24,8 @@ void launch_completion(const GradientCall&, Stream);
 // bf16 and f16 on Hopper's matrix units. It prepares rows by itself.
 const char* hopper_backward_refuses(const GradientCall&);
 std::int64_t hopper_backward_bytes(const GradientCall&);
-void launch_hopper_backward(const GradientCall&, const Workspace&, Stream);
+MaskTiles hopper_backward_mask(const GradientCall&);  // of one whose lists are the host's
+void launch_hopper_backward(const GradientCall&, const MaskTiles&, const Workspace&, Stream);
 
 // Everything in f32, with the CPU's bits.
 const char* exact_backward_refuses(const GradientCall&);

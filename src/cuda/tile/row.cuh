@@ -150,6 +150,13 @@ HEED_DEVICE float tanh_of_few_registers(float x) {
   return size < min_far_from_zero ? near : copysignf((1.0f - e) / (1.0f + e), x);
 }
 
+// The same in a third of the instructions: away from zero to within 2^-22 of 1, for gradients of 16 bits.
+HEED_DEVICE float fast_tanh(float x) {
+  const float size = fabsf(x), near = tanh_near_zero(x);
+  const float e = fast_exp2(size * (-2 * log2_e));
+  return size < min_far_from_zero ? near : copysignf((1.0f - e) * fast_reciprocal(1.0f + e), x);
+}
+
 // Which keys a query sees, its scores, and which of its weights drop.
 
 HEED_DEVICE std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }

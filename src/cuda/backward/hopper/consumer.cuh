@@ -7,42 +7,27 @@
 //   dV += P dO    dK += dS Q                  dQ = dS^T K
 //
 // For dQ, which sums over the keys of both warpgroups, dS goes through shared memory, and each of them finds
-// a half: 64 dimensions of 64 queries.
+// a half: 64 queries of 128, or half the dimensions of 64.
 #pragma once
 #include <cstdint>
 
 #include "cuda/backward/hopper/fragment.cuh"
+#include "cuda/backward/hopper/options.cuh"
+#include "cuda/backward/hopper/products.cuh"
 #include "cuda/backward/hopper/shared.cuh"
 #include "cuda/tile/hopper.cuh"
 #include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 
-// The two keys of a thread, eight apart, in the tile at hand.
-struct BackwardKeys {
-  const int group = warpgroup_index() - 1;
-  int lane = thread_index() % 32;
-  KeyTile* tile = nullptr;  // in shared memory, until it is released
-
-  // Of the tile.
-  HEED_DEVICE int key(int r) const { return thread_index() / 32 % 4 * 16 + lane / 4 + group * 64 + 8 * r; }
-
-  // Once for the warpgroup.
-  HEED_DEVICE static void release(SharedAddress barrier) {
-    if (thread_index() % 128 == 0) barrier_arrive(barrier);
-  }
-  HEED_DEVICE void sync_both() const { named_sync(1, 256); }
-};
-
-// The five products. They run on after these functions return: wait_for_products() comes before their sums
-// are read, and before a loop begins anew, or ptxas lets each one wait for the one before (C7514).
+// The five products of a step.
 template <class Shape>
 struct BackwardProducts {
   static constexpr Type type = Shape::type;
   static constexpr int dim = Shape::dim, rows = Shape::rows, keys = Shape::keys;
-  using Scores = float[rows / 2];     // S, dP
-  using Weights = std::uint32_t[16];  // 64 queries of P or dS, in 16 bits
-  using KeySums = float[dim / 2];     // dK, dV
+  using Scores = float[rows / 2];             // S, dP
+  using KeySums = float[dim / 2];             // dK, dV
+  using QuerySums = float[rows * dim / 256];  // a half of dQ
 
   const SharedAddress memory;
   const int group;
@@ -53,25 +38,26 @@ struct BackwardProducts {
 
   // S = K Q^T and dP = V dO^T.
   HEED_DEVICE void multiply_queries(Scores& s, unsigned n) const {
-    multiply_rows(s, Shape::keys_at, Shape::queries_at + stage(n));
+    multiply_rows<type, dim>(s, own_keys(Shape::keys_at), queries(Shape::queries_at, n));
   }
   HEED_DEVICE void multiply_gradients(Scores& dp, unsigned n) const {
-    multiply_rows(dp, Shape::values_at, Shape::gradients_at + stage(n));
+    multiply_rows<type, dim>(dp, own_keys(Shape::values_at), queries(Shape::gradients_at, n));
   }
 
   // dV += P dO and dK += dS Q, over the queries of one half of the step.
-  HEED_DEVICE void add_values(KeySums& dv, Weights& p, unsigned n, int half) const {
-    add_rows(dv, p, Shape::gradients_at + stage(n) + half * 64 * 128);
+  HEED_DEVICE void add_values(KeySums& dv, BackwardWeights& p, unsigned n, int half) const {
+    add_rows<type>(dv, p, queries(Shape::gradients_at + half * 64 * 128, n));
   }
-  HEED_DEVICE void add_keys(KeySums& dk, Weights& ds, unsigned n, int half) const {
-    add_rows(dk, ds, Shape::queries_at + stage(n) + half * 64 * 128);
+  HEED_DEVICE void add_keys(KeySums& dk, BackwardWeights& ds, unsigned n, int half) const {
+    add_rows<type>(dk, ds, queries(Shape::queries_at + half * 64 * 128, n));
   }
 
   // dQ = dS^T K
-  HEED_DEVICE void multiply_scores(SlabSums& dq, unsigned n) const {
+  HEED_DEVICE void multiply_scores(QuerySums& dq, unsigned n) const {
     const int buffer = Shape::scores_at + static_cast<int>(n % 2) * Shape::score_bytes;
-    const Operand a = anew(buffer + (dim == 64 ? group : 0) * keys * 128),
-                  b = anew(Shape::keys_at + (dim == 64 ? 0 : group) * keys * 128);
+    constexpr int dims_apart = rows == 128 ? 0 : dim == 64 ? 64 : keys * 128;  // bytes
+    const Operand a = operand_anew(memory + buffer + (rows == 128 ? group : 0) * keys * 128),
+                  b = operand_anew(memory + Shape::keys_at + group * dims_apart);
     pin(dq);
     fence_products();
 #pragma unroll
@@ -82,33 +68,9 @@ struct BackwardProducts {
   }
 
  private:
-  // An operand at this offset. Not held in registers from one step to the next: there are none for it.
-  HEED_DEVICE Operand anew(int offset, int next = 16) const {
-    Operand x = operand(memory + offset, next);
-    asm volatile("" : "+r"(x));
-    return x;
-  }
-
-  HEED_DEVICE void multiply_rows(Scores& s, int own, int all) const {
-    const Operand a = anew(own + group * 64 * 128), b = anew(all);
-    pin(s);
-    fence_products();
-#pragma unroll
-    for (int k = 0; k < dim / 16; ++k)
-      multiply<type, 0>(s, advanced(a, k / 4 * keys * 128 + k % 4 * 32),
-                        advanced(b, k / 4 * rows * 128 + k % 4 * 32), k != 0);
-    commit_products();
-    pin(s);
-  }
-
-  HEED_DEVICE void add_rows(KeySums& sums, Weights& w, int below) const {
-    const Operand b = anew(below, rows * 128);
-    pin(w), pin(sums);
-    fence_products();
-#pragma unroll
-    for (int k = 0; k < 4; ++k) multiply<type, 1>(sums, w + 4 * k, advanced(b, k * 2048));
-    commit_products();
-    pin(sums), pin(w);
+  HEED_DEVICE RowsAt own_keys(int offset) const { return {memory + offset + group * 64 * 128, keys * 128}; }
+  HEED_DEVICE RowsAt queries(int offset, unsigned n) const {
+    return {memory + offset + stage(n), rows * 128};
   }
 };
 
@@ -118,7 +80,7 @@ struct BackwardScores {
   static constexpr Type type = Shape::type;
   static constexpr int rows = Shape::rows;
   using Scores = float[rows / 2];
-  using Weights = std::uint32_t[16];
+  using Weights = BackwardWeights;
 
   const Call& c;
   const BackwardKeys& keys;
@@ -134,13 +96,14 @@ struct BackwardScores {
     const float reciprocal = 1.0f / c.softcap_log2e,
                 inverse = reciprocal > max_finite ? max_finite : reciprocal;
 #pragma unroll
-    for (int i = 0; i < rows / 2; ++i) s[i] = tanh_of_few_registers(s[i] * c.scale_log2e * inverse);
+    for (int i = 0; i < rows / 2; ++i) s[i] = fast_tanh(s[i] * c.scale_log2e * inverse);
   }
 
   // Scores become weights, the first 64 queries of them in 16 bits too; with a softcap, after that, weights
   // times the slope of the score. `numbers`: what the queries have to themselves.
-  HEED_DEVICE void weigh(Scores& s, Weights& p, SharedAddress numbers) const {
-    const float scale = Shape::capped ? c.softcap_log2e : c.scale_log2e;
+  // `remain`: which of the weights in 16 bits are not dropped.
+  HEED_DEVICE void weigh(Scores& s, Weights& p, SharedAddress numbers, std::uint32_t remain) const {
+    const float scale = Shape::capped ? c.softcap_log2e : Shape::biased ? 1.0f : c.scale_log2e;
 #pragma unroll
     for (int n = 0; n < rows / 8; ++n) {
       const float2 subtracted = load_shared8(numbers + n * 32 + keys.lane % 4 * 8);
@@ -148,8 +111,9 @@ struct BackwardScores {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         weight[e] = fast_exp2(fmaf(s[4 * n + e], scale, e % 2 == 0 ? subtracted.x : subtracted.y));
+      const auto applied = [&](int e) { return is_dropped(remain, 4 * n + e) ? 0.0f : weight[e]; };
       if (n < 8)
-        p[2 * n] = pack2<type>(weight[0], weight[1]), p[2 * n + 1] = pack2<type>(weight[2], weight[3]);
+        p[2 * n] = pack2<type>(applied(0), applied(1)), p[2 * n + 1] = pack2<type>(applied(2), applied(3));
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float& x = s[4 * n + e];
@@ -167,20 +131,26 @@ struct BackwardScores {
     }
   }
 
-  // dS = P (dP - delta)
-  HEED_DEVICE void differentiate(Weights& ds, const Scores& p, const Scores& dp, SharedAddress numbers,
-                                 int half) const {
+  // dS = P (dP - delta), of half of the queries, whose deltas are those of `numbers`.
+  HEED_DEVICE void differentiate(Weights& ds, const float* p, const float* dp, SharedAddress numbers,
+                                 std::uint32_t remain) const {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
-      const int at = 8 * half + n;
-      const float2 delta = load_shared8(numbers + rows * 4 + at * 32 + keys.lane % 4 * 8);
-      ds[2 * n] = pack2<type>(p[4 * at] * (dp[4 * at] - delta.x), p[4 * at + 1] * (dp[4 * at + 1] - delta.y));
-      ds[2 * n + 1] =
-          pack2<type>(p[4 * at + 2] * (dp[4 * at + 2] - delta.x), p[4 * at + 3] * (dp[4 * at + 3] - delta.y));
+      const float2 delta = load_shared8(numbers + n * 32 + keys.lane % 4 * 8);
+      const auto of = [&](int e) {
+        const float of_weight = !Shape::dropping                ? dp[4 * n + e]
+                                : is_dropped(remain, 4 * n + e) ? 0.0f
+                                                                : dp[4 * n + e] * c.keep_scale;
+        return p[4 * n + e] * (of_weight - (e % 2 == 0 ? delta.x : delta.y));
+      };
+      ds[2 * n] = pack2<type>(of(0), of(1)), ds[2 * n + 1] = pack2<type>(of(2), of(3));
     }
   }
 
  private:
+  HEED_DEVICE static bool is_dropped(std::uint32_t remain, int score) {
+    return Shape::dropping && !(remain >> score & 1);
+  }
   // Keys at or beyond the end of what a query sees: hidden from queries up to this one.
   HEED_DEVICE void hide_after(Scores& s, int i) const {
     const KeyTile& tile = *keys.tile;
@@ -230,7 +200,7 @@ class BackwardConsumer {
 #pragma unroll
       for (int i = 0; i < dim / 2; ++i) dk[i] = dv[i] = 0;
       if (keys.tile->first <= keys.tile->last) attend();
-      write(dv, {g.v, g.rows.unfinished_v, g.forward.value_dim, lowered<type>});
+      write(dv, {g.v, g.rows.unfinished_v, g.forward.value_dim, lowered<type> * kept()});
       write(dk, {g.k, g.rows.unfinished_k, g.forward.dim, g.scale * lowered<type>});
       // Every thread, for what it has read itself. In two instructions, as prefill does it: one of all lanes
       // moves registers of the loop, and ptxas lets products wait (C7511).
@@ -246,6 +216,7 @@ class BackwardConsumer {
   HEED_DEVICE void attend() {
     const int group = plan.group;
     BackwardStep step(*keys.tile, group);
+    if constexpr (Shape::dropping) remain = options_of(step).drawn(0);
     barrier_wait(shared.keys_full(), key_tiles & 1);
     clear_keys();
     barrier_wait(shared.queries_full(steps), shared.phase(steps));
@@ -254,13 +225,14 @@ class BackwardConsumer {
     barrier_wait(shared.values_full(), key_tiles & 1);
     barrier_wait(shared.gradients_full(steps), shared.phase(steps));
     products.multiply_gradients(dp, steps);
-    weigh(step.tile);
+    weigh(step);
 #pragma unroll 1
     for (;;) {
       const unsigned n = steps++;
       differentiate(n);
       keys.sync_both();
       products.multiply_scores(query_sums(), n);
+      if constexpr (Shape::dropping) remain = options_of(step.next(group)).drawn(0);  // while sums are found
       wait_for_products<1>();
       pin(dv), pin(dk);
       keys.release(shared.stage_empty(n));
@@ -279,7 +251,7 @@ class BackwardConsumer {
       give(n);
       barrier_wait(shared.gradients_full(steps), shared.phase(steps));
       products.multiply_gradients(dp, steps);
-      weigh(step.tile);
+      weigh(step);
     }
     // Both warpgroups are past their last dQ: the next keys may come.
     keys.sync_both();
@@ -315,12 +287,22 @@ class BackwardConsumer {
   }
 
   // Ends with dP complete.
-  HEED_DEVICE void weigh(int tile) {
+  HEED_DEVICE void weigh(const BackwardStep& step) {
+    const BackwardOptions<Shape> options = options_of(step);
+    if constexpr (Shape::dropping) remain = options.remaining(remain | options.drawn(1));
     wait_for_products<1>();
     pin(s);
     if constexpr (Shape::capped) scores().cap(s);
-    scores().hide(s, tile * rows);
-    scores().weigh(s, p[0], shared.rows(steps));
+    if constexpr (Shape::sloped) options.add_slopes(s);
+    if constexpr (Shape::biased) {
+      barrier_wait(shared.bias_full(), steps & 1);
+      options.add_bias(s, shared.bias());
+      keys.release_read(shared.bias_empty());
+    }
+    if constexpr (Shape::masked)
+      if (plan.mask.words) options.hide(s, shared.mask(steps));
+    scores().hide(s, step.tile * rows);
+    scores().weigh(s, p[0], shared.rows(steps), remain);
     wait_for_products<0>();
     pin(dp);
   }
@@ -331,14 +313,15 @@ class BackwardConsumer {
     for (int half = 0; half < halves; ++half) {
       if (half > 0) scores().narrow(p[half], s, half);
       products.add_values(dv, p[half], n, half);
-      scores().differentiate(ds[half], s, dp, shared.rows(n), half);
+      scores().differentiate(ds[half], s + 32 * half, dp + 32 * half, shared.rows(n) + (rows + half * 64) * 4,
+                             remain);
       put(ds[half], n, half);
       products.add_keys(dk, ds[half], n, half);
     }
   }
 
   // In the swizzle of operands: rows of 64 queries for each key.
-  HEED_DEVICE void put(const std::uint32_t (&x)[16], unsigned n, int half) const {
+  HEED_DEVICE void put(const BackwardWeights& x, unsigned n, int half) const {
     const int row = keys.group * 64 + thread_index() % 128 / 32 * 16 + keys.lane % 16;
     const SharedAddress to = shared.scores(n) + half * Shape::keys * 128 + row * 128;
 #pragma unroll
@@ -354,7 +337,7 @@ class BackwardConsumer {
     barrier_wait(shared.sums_empty(), n & 1 ^ 1);
     const SharedAddress to = shared.sums() + keys.group * (Shape::sum_bytes / 2) + thread_index() % 128 * 16;
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < rows * dim / 1024; ++i)
       store_shared_floats(to + i * 2048, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
     fence_async_proxy();
     sync_warp();
@@ -376,8 +359,13 @@ class BackwardConsumer {
   }
 
   HEED_DEVICE BackwardScores<Shape> scores() const { return {g.forward, keys}; }
+  HEED_DEVICE BackwardOptions<Shape> options_of(const BackwardStep& step) const {
+    return {g.forward, keys, keys.tile->head(step.member), step.tile * rows};
+  }
   // dQ takes the place of dP, which has been read when it is begun.
-  HEED_DEVICE SlabSums& query_sums() { return first_sums<32>(dp); }
+  HEED_DEVICE typename Products::QuerySums& query_sums() { return first_sums<rows * dim / 256>(dp); }
+  // What weights that are not dropped are multiplied with.
+  HEED_DEVICE float kept() const { return Shape::dropping ? g.forward.keep_scale : 1.0f; }
 
   const GradientCall& g;
   const BackwardPlan& plan;
@@ -386,7 +374,8 @@ class BackwardConsumer {
   const Products products;
   unsigned steps = 0, key_tiles = 0;  // so far; key_tiles: those that have steps
   float dk[dim / 2], dv[dim / 2], s[rows / 2], dp[rows / 2];
-  std::uint32_t p[halves][16], ds[halves][16];
+  BackwardWeights p[halves], ds[halves];
+  std::uint32_t remain = 0;  // after dropout, a bit for each score
 };
 
 }  // namespace heed::cuda

@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which calls Hopper's backward pass takes, and its launch. The kernels themselves are compiled in files of
 // their own, which the build writes.
+#include <algorithm>
 #include <initializer_list>
 
 #include "cuda/backward/backward.hpp"
+#include "cuda/backward/hopper/mask.cuh"
 #include "cuda/backward/hopper/plan.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
 namespace {
-
-// Whether rows of a gradient can be written 16 bytes at a time.
-bool is_writable(const Tensor& t) {
-  const std::int64_t line = t.type == Type::f32 ? 4 : 8;
-  return t.stride.dim == 1 && t.stride.length % line == 0 && t.stride.heads % line == 0 &&
-         t.stride.batch % line == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
-}
 
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -30,9 +25,12 @@ struct BackwardBytes {
   explicit BackwardBytes(const GradientCall& g) {
     const std::int64_t tiles = query_tiles(g).count * g.forward.heads,
                        of_rows = tiles * backward_rows(g.forward);
-    rows = rounded(of_rows * 2 * 4), sums = rounded(of_rows * backward_dim(g.forward) * 4);
-    adds = rounded(tiles * 4);
+    const BackwardDims dims = backward_dims(g.forward);
+    rows = rounded(of_rows * 2 * 4);
+    sums = dims.are_wide() ? 0 : rounded(of_rows * dims.dim * 4);
+    adds = dims.are_wide() ? 0 : rounded(tiles * 4);
   }
+  std::int64_t all() const { return rows + sums + adds; }
 };
 
 // Where sequences differ, as if every query saw every key.
@@ -55,6 +53,53 @@ PrefillOrder order_of(const GradientCall& g, const TileLine& keys) {
   return claim_order(steps_of(g, tiles), static_cast<int>(heads), tiles, device_facts().multiprocessors);
 }
 
+// Where tiles differ in length, blocks end alike if the longest of many heads come first: 32 heads of 4096 x
+// 256 over 8 took 2.4 ms head by head under a causal mask (H200, November 2026). Blocks of keys all begin
+// with the last queries, and so share them in the second-level cache whichever their heads; those of queries
+// begin apart, and have the keys of a section there. Where tiles are alike, a head at a time.
+WideOrder wide_order(const GradientCall& g, const TileLine& keys) {
+  const Call& c = g.forward;
+  const TileLine queries = TileLine::over(g.query_rows, 2 * 64, g.shares_query_rows, c.batch);
+  const Sequence& s = c.each;
+  const bool are_alike = !c.sequences && s.end_offset >= s.key_count && s.first_offset + s.queries <= 1;
+  const std::int64_t entries = keys.each > 0 ? c.batch : 1, heads = entries * c.heads,
+                     bytes = g.all_keys() * (c.dim + c.value_dim) * 2,
+                     sections = are_alike ? heads : std::min(bytes / section_bytes + 1, heads);
+  const auto order = [&](std::int64_t all, std::int64_t section, const TileLine& line) -> PrefillOrder {
+    return {static_cast<int>(all), static_cast<int>(section), line.each > 0 ? line.each : line.count};
+  };
+  const std::int64_t kv_heads = entries * c.kv_heads;
+  return {.queries = queries,
+          .of_keys = order(kv_heads, are_alike ? 1 : kv_heads, keys),
+          .of_queries = order(heads, (heads + sections - 1) / sections, queries)};
+}
+
+// Options beside ranges of keys. One at a time changes scores or weights: kernels for more would need more
+// registers than there are.
+const char* options_refuse(const Call& c) {
+  const int changes =
+      (c.cap != 0) + (c.bias.data != nullptr) + (c.alibi.of_heads != nullptr) + (c.drop_below > 0);
+  if (changes > 1) return "it takes one of softcap, bias, ALiBi and dropout";
+  if (c.cap != 0 && (c.mask_count > 0 || c.document_count > 0)) return "it takes no softcap beside masks";
+  if (backward_dims(c).are_wide() && has_masks(backward_kind(c)))
+    return "with heads beyond 128 it takes no masks, bias, ALiBi or dropout";
+  if (backward_dims(c) == BackwardDims{192, 128} && c.cap != 0)
+    return "with heads of 136 to 192 over values of up to 128 it takes no softcap";
+  if (c.bias.data && !is_mappable(c.bias)) return "it takes a bias of bf16 or f16 whose rows lie on 16 bytes";
+  constexpr std::int64_t max_mask_bytes = 256'000'000;
+  if (mask_tiles(c).bytes() > max_mask_bytes) return "its masks are beyond 256 MB in bits";
+  if (!c.alibi.of_heads) return nullptr;
+  const std::int64_t distances = c.keys + c.queries;
+  if (distances > std::int64_t{1} << 24) return "options.alibi: there are more than 2^24 keys and queries";
+  for (std::int64_t n = 0; n < (c.alibi.step == 0 ? 1 : c.batch) * c.heads; ++n) {
+    const float slope = c.alibi.of_heads[n];
+    if (!(slope >= 0)) return "it takes slopes of ALiBi that are not negative";
+    if (!(slope * static_cast<float>(distances) < 0x1p100f * c.scale_log2e))
+      return "options.alibi takes more of a score than f32 holds in the unit of products";
+  }
+  return nullptr;
+}
+
 BackwardPlan plan_of(const GradientCall& g, const Workspace& workspace) {
   const Call& c = g.forward;
   const BackwardBytes of(g);
@@ -63,11 +108,12 @@ BackwardPlan plan_of(const GradientCall& g, const Workspace& workspace) {
   plan.keys = TileLine::over(g.key_rows, backward_keys, g.shares_key_rows, c.batch);
   plan.order = order_of(g, plan.keys);
   plan.tiles = plan.order.heads * plan.order.tiles;
+  plan.wide = wide_order(g, plan.keys);
   plan.group = static_cast<int>(c.group()), plan.heads = static_cast<int>(c.heads);
   plan.next_tile = workspace.counters();
   plan.rows = reinterpret_cast<float*>(workspace.rest());
   plan.sums = reinterpret_cast<float*>(workspace.rest() + of.rows);
-  plan.adds = reinterpret_cast<unsigned*>(workspace.rest() + of.rows + of.sums);
+  if (of.adds > 0) plan.adds = reinterpret_cast<unsigned*>(workspace.rest() + of.rows + of.sums);
   return plan;
 }
 
@@ -78,13 +124,10 @@ const char* hopper_backward_refuses(const GradientCall& g) {
   if (const char* reason = matrix_units_refuse(c)) return reason;
   if (g.out_gradient.type != c.q.type || c.out.type != c.q.type)
     return "it takes out and its gradient in the type of q";
-  if (c.bias.data) return "it takes no bias";
-  if (c.alibi.of_heads) return "it takes no slopes of ALiBi";
-  if (c.mask_count > 0 || c.document_count > 0) return "it takes no masks but ranges of keys";
-  if (c.drop_below > 0) return "it takes no dropout";
+  if (const char* reason = options_refuse(c)) return reason;
   if (c.here >= 0) return "it takes no part of a larger call";
-  const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 128 && dim % 8 == 0; };
-  if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 128 in steps of 8";
+  const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
+  if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 256 in steps of 8";
   if (!(c.scale_log2e > 0)) return "it takes a positive scale";
   // Sums of f16 are 2^7 as large: that and the scale are one factor, which must be a normal number.
   if (c.q.type == Type::f16 && g.scale < 0x1p-119f) return "it takes f16 with a scale of at least 2^-119";
@@ -102,19 +145,61 @@ const char* hopper_backward_refuses(const GradientCall& g) {
 }
 
 std::int64_t hopper_backward_bytes(const GradientCall& g) {
-  const BackwardBytes of(g);
-  return of.rows + of.sums + of.adds;
+  return BackwardBytes(g).all() + hopper_backward_mask(g).bytes();
 }
 
-void launch_hopper_backward(const GradientCall& g, const Workspace& workspace, Stream stream) {
-  const BackwardPlan plan = plan_of(g, workspace);
-  const bool is_bf16 = g.forward.q.type == Type::bf16;
-  if (backward_dim(g.forward) == 64)
-    is_bf16 ? launch_backward_dim<64, Type::bf16>(g, plan, stream)
-            : launch_backward_dim<64, Type::f16>(g, plan, stream);
-  else
-    is_bf16 ? launch_backward_dim<128, Type::bf16>(g, plan, stream)
-            : launch_backward_dim<128, Type::f16>(g, plan, stream);
+MaskTiles hopper_backward_mask(const GradientCall& g) { return mask_tiles(g.forward); }
+
+namespace {
+
+using enum BackwardKind;
+
+// What a launch of one kernel takes beside its shape.
+struct BackwardLaunch {
+  const GradientCall& g;
+  const BackwardPlan& plan;
+  Stream stream;
+
+  void run() const { g.forward.q.type == Type::bf16 ? run<Type::bf16>() : run<Type::f16>(); }
+
+ private:
+  template <Type type>
+  void run() const {
+    const BackwardDims dims = backward_dims(g.forward);
+    const bool is_capped = backward_kind(g.forward) == capped;
+    if (dims.dim == 64) return run<64, type>();
+    if (dims.dim == 128) return run<128, type>();
+    if (dims.dim == 192) return launch_wide_backward<192, 128, type, plain>(g, plan, stream);
+    is_capped ? launch_wide_backward<256, 256, type, capped>(g, plan, stream)
+              : launch_wide_backward<256, 256, type, plain>(g, plan, stream);
+  }
+  template <int dim, Type type>
+  void run() const {
+    switch (backward_kind(g.forward)) {
+      case plain:
+        return launch_backward_kind<dim, type, plain>(g, plan, stream);
+      case capped:
+        return launch_backward_kind<dim, type, capped>(g, plan, stream);
+      case masked:
+        return launch_backward_kind<dim, type, masked>(g, plan, stream);
+      case sloped:
+        return launch_backward_kind<dim, type, sloped>(g, plan, stream);
+      case biased:
+        return launch_backward_kind<dim, type, biased>(g, plan, stream);
+      case dropping:
+        return launch_backward_kind<dim, type, dropping>(g, plan, stream);
+    }
+  }
+};
+
+}  // namespace
+
+void launch_hopper_backward(const GradientCall& g, const MaskTiles& mask, const Workspace& workspace,
+                            Stream stream) {
+  BackwardPlan plan = plan_of(g, workspace);
+  plan.mask = packed(g.forward, mask, workspace.rest() + BackwardBytes(g).all(), stream);
+  BackwardLaunch{g, plan, stream}.run();
+  if (!has_bias_kernel(g)) launch_exact_bias_gradient(g, stream);
 }
 
 }  // namespace heed::cuda

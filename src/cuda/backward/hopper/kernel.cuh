@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass by Hopper's matrix units, bf16 and f16 in, f32 sums: ranges of keys (Causal, Window,
-// KeyLengths), softcap and sinks. Three launches: rows are prepared, all products are made, and dQ is
-// written.
+// The backward pass by Hopper's matrix units, bf16 and f16 in, f32 sums. Every kernel takes ranges of keys
+// (Causal, Window, KeyLengths) and sinks; BackwardKind says what there is besides. Three launches: rows are
+// prepared, all products are made, and dQ is written.
 #pragma once
 #include <cuda_runtime.h>
 
+#include "cuda/backward/hopper/bias.cuh"
 #include "cuda/backward/hopper/consumer.cuh"
 #include "cuda/backward/hopper/producer.cuh"
 #include "cuda/backward/hopper/rows.cuh"
+#include "cuda/backward/hopper/wide.cuh"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
-
-template <class Shape>
-__global__ void __launch_bounds__(BackwardRows<Shape>::threads)
-    backward_rows_kernel(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
-  BackwardRows<Shape>{g, plan}.run();
-}
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
@@ -26,6 +22,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (thread_index() == 0) {
     shared.init();
     prefetch_map(&plan.q), prefetch_map(&plan.k), prefetch_map(&plan.v), prefetch_map(&plan.out_gradient);
+    if (Shape::biased) prefetch_map(&plan.bias);
   }
   sync();
   if (thread_index() < 128) {
@@ -56,8 +53,8 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
   plan.out_gradient = tensor_map(g.out_gradient, {c.value_dim, g.query_rows, c.heads, c.batch}, Shape::rows);
   plan.k = tensor_map(c.k, {c.dim, g.key_rows, c.kv_heads, c.batch}, Shape::keys);
   plan.v = tensor_map(c.v, {c.value_dim, g.key_rows, c.kv_heads, c.batch}, Shape::keys);
-  backward_rows_kernel<Shape><<<tiles, BackwardRows<Shape>::threads, 0, stream>>>(g, plan);
-  check(cudaGetLastError(), "cuda.backward: rows");
+  if (Shape::biased) plan.bias = tensor_map(c.bias, {c.keys, g.query_rows, c.heads, c.batch}, Shape::rows);
+  launch_backward_rows<Shape>(g, plan, stream);
   const auto kernel = backward_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
         "cudaFuncSetAttribute");
@@ -70,12 +67,11 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
   check(cudaGetLastError(), "cuda.backward: queries");
 }
 
-template <int dim, Type type>
-void launch_backward_dim(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
-  if constexpr (dim > 64)
-    if (g.forward.cap != 0)
-      return launch_backward_shape<BackwardShape<dim, type, BackwardKind::capped>>(g, plan, stream);
-  launch_backward_shape<BackwardShape<dim, type, BackwardKind::plain>>(g, plan, stream);
+template <int dim, Type type, BackwardKind kind>
+void launch_backward_kind(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
+  launch_backward_shape<BackwardShape<dim, type, kind>>(g, plan, stream);
+  if constexpr (kind == BackwardKind::biased)
+    if (g.bias.tensor.data && has_bias_kernel(g)) launch_bias_gradient<dim, type>(g, plan, stream);
 }
 
 }  // namespace heed::cuda

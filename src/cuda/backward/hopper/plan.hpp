@@ -12,25 +12,63 @@
 
 #include <cstdint>
 
+#include "cuda/backward/hopper/mask.hpp"
 #include "cuda/call.hpp"
 #include "cuda/prefill/plan.hpp"
 #include "cuda/runtime/launch.hpp"
 
 namespace heed::cuda {
 
-enum class BackwardKind : std::uint8_t { plain, capped };
+// What a kernel is compiled for beside ranges of keys and sinks: nothing; a softcap; boolean masks and
+// documents, with ALiBi, a bias or dropout or without.
+enum class BackwardKind : std::uint8_t { plain, capped, masked, sloped, biased, dropping };
+
+constexpr bool has_masks(BackwardKind kind) {
+  return kind != BackwardKind::plain && kind != BackwardKind::capped;
+}
+
+constexpr BackwardKind backward_kind(const Call& c) {
+  if (c.drop_below > 0) return BackwardKind::dropping;
+  if (c.bias.data) return BackwardKind::biased;
+  if (c.alibi.of_heads) return BackwardKind::sloped;
+  if (c.mask_count > 0 || c.document_count > 0) return BackwardKind::masked;
+  return c.cap != 0 ? BackwardKind::capped : BackwardKind::plain;
+}
+
+// Widths of heads: others are zeros beyond their own, which the copy engine fills in. Wide ones have kernels
+// of their own (wide.cuh).
+struct BackwardDims {
+  int dim, value_dim;
+  constexpr bool operator==(const BackwardDims&) const = default;
+  constexpr bool are_wide() const { return dim > 128; }
+};
+constexpr BackwardDims backward_dims(const Call& c) {
+  if (c.dim <= 64 && c.value_dim <= 64) return {64, 64};
+  if (c.dim <= 128 && c.value_dim <= 128) return {128, 128};
+  return c.dim <= 192 && c.value_dim <= 128 ? BackwardDims{192, 128} : BackwardDims{256, 256};
+}
+
+// Queries of a step. The sums of dK and dV leave registers for no more than 64 of 128 dimensions, nor options
+// of 64.
+constexpr int backward_rows(int dim, BackwardKind kind) {
+  return dim == 64 && kind == BackwardKind::plain ? 128 : 64;
+}
+constexpr int backward_rows(const Call& c) { return backward_rows(backward_dims(c).dim, backward_kind(c)); }
+constexpr int backward_keys = 128;
 
 // One block: a warpgroup that copies and adds, and two that multiply, 64 keys each.
 template <int head_dim, Type element, BackwardKind kind>
 struct BackwardShape {
   static constexpr Type type = element;
-  static constexpr bool capped = kind == BackwardKind::capped;
-  static_assert(!capped || head_dim > 64);
-  static constexpr int dim = head_dim, pieces = dim / 64;  // of 64 dimensions: rows of 128 bytes
-  static constexpr int groups = 2, keys = 64 * groups;
-  // Queries of a step. The sums of dK and dV leave registers for no more: 64 of 240 for each of 64 x 128.
-  static constexpr int rows = dim == 64 ? 128 : 64, halves = rows / 64;
-  static constexpr int stages = dim == 64 ? 2 : 3;
+  static constexpr bool capped = kind == BackwardKind::capped, sloped = kind == BackwardKind::sloped,
+                        biased = kind == BackwardKind::biased, dropping = kind == BackwardKind::dropping;
+  static constexpr bool masked = has_masks(kind);
+  static constexpr int dim = head_dim, value_dim = dim, pieces = dim / 64;  // of 64: rows of 128 bytes
+  static constexpr int groups = 2, keys = backward_keys;
+  static_assert(keys == 64 * groups);
+  static constexpr int rows = backward_rows(dim, kind), halves = rows / 64;
+  static_assert(!masked || (keys == MaskTiles::keys && rows == MaskTiles::queries));
+  static constexpr int stages = rows == 128 || masked ? 2 : 3;
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a launch that asks for more would wait for ever.
   static constexpr int producer_registers = 24, consumer_registers = 240;
@@ -38,23 +76,17 @@ struct BackwardShape {
 
   static constexpr int key_bytes = keys * dim * 2, query_bytes = rows * dim * 2, row_bytes = 2 * rows * 4;
   static constexpr int score_bytes = keys * rows * 2, sum_bytes = rows * dim * 4;
+  static constexpr int mask_bytes = masked ? MaskTiles::tile_bytes : 0, bias_bytes = biased ? score_bytes : 0;
   // Offsets from a multiple of 1024. The first 512 bytes are barriers and descriptions of tiles.
-  static constexpr int rows_at = 512, keys_at = (rows_at + stages * row_bytes + 1023) / 1024 * 1024,
+  static constexpr int rows_at = 512, masks_at = rows_at + stages * row_bytes,
+                       keys_at = (masks_at + stages * mask_bytes + 1023) / 1024 * 1024,
                        values_at = keys_at + key_bytes, queries_at = values_at + key_bytes,
                        gradients_at = queries_at + stages * query_bytes,
-                       scores_at = gradients_at + stages * query_bytes, sums_at = scores_at + 2 * score_bytes;
-  static constexpr int shared_bytes = 1024 + sums_at + sum_bytes;  // 1024: to align by hand
+                       scores_at = gradients_at + stages * query_bytes, sums_at = scores_at + 2 * score_bytes,
+                       bias_at = sums_at + sum_bytes;
+  static constexpr int shared_bytes = 1024 + bias_at + bias_bytes;  // 1024: to align by hand
   static_assert(shared_bytes <= 232448);
 };
-
-// Heads of other sizes are zeros beyond their own: the copy engine fills them in. With a softcap heads of 64
-// are taken for 128: registers do not suffice for the slopes of 128 queries.
-constexpr int backward_dim(const Call& c) {
-  const std::int64_t dim = c.dim > c.value_dim ? c.dim : c.value_dim;
-  return dim <= 64 && c.cap == 0 ? 64 : 128;
-}
-constexpr int backward_keys = 128;
-constexpr int backward_rows(const Call& c) { return backward_dim(c) == 64 ? 128 : 64; }
 
 struct TileOfEntry {
   int b, tile;
@@ -104,13 +136,22 @@ constexpr QueryTiles query_tiles_of(const Sequence& s, int tile, int rows) {
   return {static_cast<int>(from / rows), static_cast<int>(to / rows)};
 }
 
+// Tiles of 128 keys, or queries, of wide heads in the order of their blocks: those of some heads at a time,
+// the longest first. Heads are those of all entries, or of all packed rows.
+struct WideOrder {
+  TileLine queries;  // of 128
+  PrefillOrder of_keys, of_queries;
+};
+
 // What a launch passes to the kernels beside the call.
 struct BackwardPlan {
-  CUtensorMap q, k, v, out_gradient;  // (dim, rows, heads, entries), boxes of 64 dims
+  CUtensorMap q, k, v, out_gradient, bias;  // (dim, rows, heads, entries), boxes of 64 dims
+  MaskTiles mask;
   TileLine queries, keys;
   PrefillOrder order;   // of tiles of keys: its heads are the KV heads of all entries, or of all packed rows
   int tiles;            // that are claimed
   int group;            // query heads of a KV head
+  WideOrder wide;       // of wide heads
   unsigned* next_tile;  // 0 before and after, and the count of blocks that are done
   // For every tile of queries of every head: what its rows have to themselves, the sum of dQ so far, and how
   // many tiles of keys have added to it.
@@ -148,8 +189,25 @@ constexpr PrefillOrder claim_order(const TileSteps& steps, int heads, int tiles,
   return {heads, static_cast<int>((heads + sections - 1) / sections), tiles};
 }
 
-// The plan has no maps yet.
-template <int dim, Type>
-void launch_backward_dim(const GradientCall&, const BackwardPlan&, Stream);
+// Whether rows of a gradient can be written 16 bytes at a time.
+inline bool is_writable(const Tensor& t) {
+  const std::int64_t line = t.type == Type::f32 ? 4 : 8;
+  return t.stride.dim == 1 && t.stride.length % line == 0 && t.stride.heads % line == 0 &&
+         t.stride.batch % line == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
+}
+
+// Whether the gradient by the bias has a kernel of the matrix units: that of a matrix for each of some batch
+// entries and heads.
+inline bool has_bias_kernel(const GradientCall& g) {
+  const Call& c = g.forward;
+  return !g.shares_query_rows && !g.shares_key_rows && g.bias.length == c.queries && g.bias.dim == c.keys &&
+         c.keys % 8 == 0 && g.bias.batch * g.bias.heads <= 65535 && is_writable(g.bias.tensor);
+}
+
+// Plans have no maps yet.
+template <int dim, int value_dim, Type, BackwardKind>
+void launch_wide_backward(const GradientCall&, BackwardPlan, Stream);
+template <int dim, Type, BackwardKind>
+void launch_backward_kind(const GradientCall&, const BackwardPlan&, Stream);
 
 }  // namespace heed::cuda

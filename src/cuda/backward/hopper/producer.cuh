@@ -83,6 +83,7 @@ class BackwardLoader {
       load_pieces<Shape::rows, Shape::pieces>({shared.gradients(loaded), shared.gradients_full(loaded),
                                                &plan.out_gradient, &g.out_gradient, evict_last},
                                               head, tile.b, tile.first_query_row + step.tile * Shape::rows);
+      if (Shape::biased) load_bias(tile, step.tile, head);
     }
     return next;
   }
@@ -90,11 +91,26 @@ class BackwardLoader {
   // Queries, and what their rows have to themselves.
   HEED_DEVICE void load_queries(const KeyTile& tile, int n, int head) const {
     const SharedAddress full = shared.queries_full(loaded);
+    if (Shape::masked && plan.mask.words) {
+      barrier_expect(full, Shape::mask_bytes);
+      load_bytes(shared.mask(loaded), plan.mask.tile(tile.b, head, n, tile.tile), Shape::mask_bytes, full);
+    }
     barrier_expect(full, Shape::row_bytes);
     load_bytes(shared.rows(loaded), plan.rows + plan.tile(tile.line + n, head) * 2 * Shape::rows,
                Shape::row_bytes, full);
     load_pieces<Shape::rows, Shape::pieces>({shared.queries(loaded), full, &plan.q, &c.q, evict_last}, head,
                                             tile.b, tile.first_query_row + n * Shape::rows);
+  }
+  // One at a time: consumers are done with it before the step's other half.
+  HEED_DEVICE void load_bias(const KeyTile& tile, int n, int head) const {
+    barrier_wait(shared.bias_empty(), loaded & 1 ^ 1);
+    barrier_arrive_expecting(shared.bias_full(), Shape::bias_bytes);
+#pragma unroll
+    for (int piece = 0; piece < Shape::keys / 64; ++piece)
+      load_box(shared.bias() + piece * Shape::rows * 128, &plan.bias,
+               {tile.first_key() + piece * 64, tile.first_query_row + n * Shape::rows,
+                c.bias.stride.heads == 0 ? 0 : head, c.bias.stride.batch == 0 ? 0 : tile.b},
+               shared.bias_full(), evict_first);
   }
   HEED_DEVICE void load_keys(const KeyTile& tile) {
     barrier_wait(shared.keys_empty(), key_tiles++ & 1 ^ 1);

@@ -2,6 +2,8 @@
 // Before and after the products of Hopper's backward pass: what rows have to themselves, in tiles, and dQ
 // from its sums. A block of threads for each tile of queries of a head.
 #pragma once
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 #include "cuda/backward/hopper/fragment.cuh"
@@ -38,14 +40,14 @@ HEED_DEVICE float widened(std::uint32_t two, int which) {
 // Rows of dO and out, eight dimensions to a lane: their products become delta.
 template <class Shape>
 struct BackwardRows {
-  static constexpr int threads = 256, lanes = Shape::dim / 8, rows_at_once = threads / lanes;
+  static constexpr int threads = 256, lanes = Shape::value_dim / 8, rows_at_once = threads / lanes;
 
   const GradientCall& g;
   const BackwardPlan& plan;
 
   HEED_DEVICE void run() const {
     const QueryTile tile(g, plan);
-    if (thread_index() == 0) plan.adds[tile.number] = 0;
+    if (plan.adds && thread_index() == 0) plan.adds[tile.number] = 0;
     float product[passes];
     multiply(tile, product);
 #pragma unroll
@@ -103,11 +105,24 @@ struct BackwardRows {
   }
 };
 
-// Each thread takes what one of a consumer's threads has put there: 64 dimensions of 64 queries to a
-// warpgroup.
+template <class Shape>
+__global__ void __launch_bounds__(BackwardRows<Shape>::threads)
+    backward_rows_kernel(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
+  BackwardRows<Shape>{g, plan}.run();
+}
+
+template <class Shape>
+void launch_backward_rows(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
+  const dim3 tiles(static_cast<unsigned>(plan.queries.count), static_cast<unsigned>(g.forward.heads));
+  backward_rows_kernel<Shape><<<tiles, BackwardRows<Shape>::threads, 0, stream>>>(g, plan);
+  check(cudaGetLastError(), "cuda.backward: rows");
+}
+
+// Each thread takes what one of a consumer's threads has put there, or one of each warpgroup: 64 dimensions
+// of 64 queries to 128 threads.
 template <class Shape>
 struct BackwardQueries {
-  static constexpr int threads = 256;
+  static constexpr int threads = Shape::rows * Shape::dim / 32;
 
   const GradientCall& g;
   const BackwardPlan& plan;

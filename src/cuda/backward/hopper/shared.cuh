@@ -45,6 +45,11 @@ struct BackwardStep {
     --remaining;
     if (++member == group) member = 0, --tile;
   }
+  HEED_DEVICE BackwardStep next(int group) const {
+    BackwardStep made = *this;
+    made.advance(group);
+    return made;
+  }
 };
 
 template <class Shape>
@@ -74,6 +79,10 @@ struct BackwardShared {
     return at + Shape::scores_at + n % 2 * Shape::score_bytes;
   }
   HEED_DEVICE SharedAddress sums() const { return at + Shape::sums_at; }
+  HEED_DEVICE SharedAddress mask(unsigned n) const {
+    return at + Shape::masks_at + n % Shape::stages * Shape::mask_bytes;
+  }
+  HEED_DEVICE SharedAddress bias() const { return at + Shape::bias_at; }
   HEED_DEVICE KeyTile* slot(unsigned n) const {
     return reinterpret_cast<KeyTile*>(memory + 256 + n % 2 * 64);
   }
@@ -90,6 +99,8 @@ struct BackwardShared {
   HEED_DEVICE SharedAddress queries_full(unsigned n) const { return at + 80 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress gradients_full(unsigned n) const { return at + 112 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress stage_empty(unsigned n) const { return at + 144 + n % Shape::stages * 8; }
+  HEED_DEVICE SharedAddress bias_full() const { return at + 176; }
+  HEED_DEVICE SharedAddress bias_empty() const { return at + 184; }
   // Of the n-th use of a stage, or of one of two.
   HEED_DEVICE static unsigned phase(unsigned n) { return n / Shape::stages & 1; }
   HEED_DEVICE static unsigned phase_of_two(unsigned n) { return n / 2 & 1; }
@@ -101,6 +112,7 @@ struct BackwardShared {
     }
     barrier_init(keys_full(), 1), barrier_init(values_full(), 1), barrier_init(keys_empty(), Shape::groups);
     barrier_init(sums_empty(), 1);
+    barrier_init(bias_full(), 1), barrier_init(bias_empty(), 4 * Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {
       barrier_init(queries_full(n), 1), barrier_init(gradients_full(n), 1);
       barrier_init(stage_empty(n), Shape::groups);

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Boolean masks and documents become bits (mask.hpp).
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/backward/hopper/mask.hpp"
+#include "cuda/runtime/launch.hpp"
+#include "cuda/tile/row.cuh"
+
+namespace heed::cuda {
+
+// Whether masks are one of bytes that lie side by side.
+HEED_DEVICE bool has_one_mask_of_bytes(const Call& c) {
+  return c.mask_count == 1 && c.document_count == 0 && !c.masks[0].is_tree &&
+         c.masks[0].where.stride.dim == 1;
+}
+
+// A block for each tile, a thread for each key.
+__global__ void __launch_bounds__(MaskTiles::keys)
+    pack_mask_tiles(const __grid_constant__ Call c, const __grid_constant__ MaskTiles mask) {
+  std::int64_t n = block_index();
+  const auto next = [&](int extent) {
+    const auto found = static_cast<int>(n % extent);
+    n /= extent;
+    return found;
+  };
+  const int key_tile = next(mask.key_tiles), query_tile = next(mask.query_tiles), h = next(mask.heads),
+            b = static_cast<int>(n);
+  const Sequence& s = c.sequence(b);
+  const int j = key_tile * MaskTiles::keys + thread_index(), first = query_tile * MaskTiles::queries;
+  const bool in_bytes = has_one_mask_of_bytes(c);
+  KeyBits bits{};
+  for (int q = 0; q < MaskTiles::queries && j < s.keys; ++q) {
+    const int i = mask.query_tiles == 1 && c.queries > MaskTiles::queries ? 0 : first + q;
+    if (i >= s.queries) break;
+    const Query query{b, h, i, s.first_query + i};
+    bool is_seen;
+    if (in_bytes) {
+      const BoolTensor& m = c.masks[0];
+      const auto* const row = static_cast<const std::uint8_t*>(m.where.data) + row_of(m.where, query).first;
+      is_seen = (row[j] != 0) == m.visible_when;
+    } else {
+      is_seen = masks_allow(c, query, j);
+    }
+    bits.word[q / 32] |= static_cast<std::uint32_t>(is_seen) << q % 32;
+  }
+  const_cast<KeyBits*>(mask.words)[block_index() * MaskTiles::keys + thread_index()] = bits;
+}
+
+// Puts the mask into this memory.
+inline MaskTiles packed(const Call& c, MaskTiles mask, std::byte* memory, Stream stream) {
+  if (mask.is_empty()) return mask;
+  mask.words = reinterpret_cast<const KeyBits*>(memory);
+  pack_mask_tiles<<<static_cast<unsigned>(mask.tiles()), MaskTiles::keys, 0, stream>>>(c, mask);
+  check(cudaGetLastError(), "cuda.backward: masks");
+  return mask;
+}
+
+}  // namespace heed::cuda

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// What options do to the scores of Hopper's backward pass: ALiBi, a bias and masks before the weights,
+// dropout after them. Each in kernels of its own. Scores are keys by queries: a thread has two keys, eight
+// apart, and two of every eight queries of a step.
+#pragma once
+#include <cstdint>
+
+#include "cuda/backward/hopper/shared.cuh"
+#include "cuda/tile/hopper.cuh"
+#include "cuda/tile/row.cuh"
+#include "softmax/philox.hpp"
+
+namespace heed::cuda {
+
+// The two keys of a thread, eight apart, in the tile at hand.
+struct BackwardKeys {
+  const int group = warpgroup_index() - 1;
+  int lane = thread_index() % 32;
+  KeyTile* tile = nullptr;  // in shared memory, until it is released
+
+  // Of the tile.
+  HEED_DEVICE int key(int r) const { return thread_index() / 32 % 4 * 16 + lane / 4 + group * 64 + 8 * r; }
+
+  // Once for the warpgroup.
+  HEED_DEVICE static void release(SharedAddress barrier) {
+    if (thread_index() % 128 == 0) barrier_arrive(barrier);
+  }
+  // For what every thread has read.
+  HEED_DEVICE void release_read(SharedAddress barrier) const {
+    sync_warp();
+    if (lane == 0) barrier_arrive(barrier);
+  }
+  HEED_DEVICE void sync_both() const { named_sync(1, 256); }
+};
+
+// All for 64 queries of one head, of which the first is query i.
+template <class Shape>
+struct BackwardOptions {
+  static constexpr int rows = 64;
+  using Scores = float[rows / 2];
+
+  const Call& c;
+  const BackwardKeys& keys;
+  int head, i;
+
+  // A bit for each query in two words of the key.
+  HEED_DEVICE void hide(Scores& s, SharedAddress mask) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float2 both = load_shared8(mask + keys.key(r) * static_cast<int>(sizeof(KeyBits)));
+      hide(s, r, {__float_as_uint(both.x), __float_as_uint(both.y)});
+    }
+  }
+  HEED_DEVICE void hide(Scores& s, int r, const KeyBits& bits) const {
+#pragma unroll
+    for (int n = 0; n < rows / 8; ++n) {
+      const std::uint32_t word = bits.word[n / 4] >> 2 * (keys.lane % 4);
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (!(word >> (8 * (n % 4) + e) & 1)) s[4 * n + 2 * r + e] = minus_infinity;
+    }
+  }
+
+  // ALiBi with slopes that are not negative: a score loses |slope * distance|, in the unit of products.
+  HEED_DEVICE void add_slopes(Scores& s) const {
+    const KeyTile& tile = *keys.tile;
+    const Sequence& sequence = c.sequence(tile.b);
+    const float slope =
+        c.alibi.of_heads[tile.b * c.alibi.step + head] * (log2_e * fast_reciprocal(c.scale_log2e));
+    const auto shift = static_cast<int>(c.alibi.queries_are_last ? sequence.keys - sequence.queries : 0);
+    const int first = i + shift + 2 * (keys.lane % 4) - tile.first_key();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float from = slope * static_cast<float>(first - keys.key(r));
+#pragma unroll
+      for (int n = 0; n < rows / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          s[4 * n + 2 * r + e] -= fabsf(fmaf(slope, static_cast<float>(8 * n + e), from));
+    }
+  }
+
+  // A bias of 16 bits, queries by keys, in the swizzle of operands: 64 keys to a warpgroup. Scores are of
+  // base 2 afterwards.
+  HEED_DEVICE void add_bias(Scores& s, SharedAddress bias) const {
+    if (c.bias.type == Type::bf16)
+      add_bias_of<Type::bf16>(s, bias);
+    else
+      add_bias_of<Type::f16>(s, bias);
+  }
+
+  // Which weights remain after dropout, by the draws of drops() in tile/row.cuh: a bit for each score, in
+  // their order. Four neighbouring keys share a draw, which are four lanes': each of them draws for a fourth
+  // of the queries, in two parts, so that they hide behind more products. Bit 16 part + 4 key + 2 r + e is of
+  // queries 8 (4 part + member) + e.
+  HEED_DEVICE std::uint32_t drawn(int part) const {
+    std::uint32_t own = 0;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) own |= draw(r, 8 * (4 * part + member()) + e) << (16 * part + 2 * r + e);
+      asm volatile("" : "+r"(own));  // two draws at a time: else products wait (C7511)
+    }
+    return own;
+  }
+  HEED_DEVICE std::uint32_t remaining(std::uint32_t own) const {
+    std::uint32_t remain = 0;
+#pragma unroll
+    for (int bits = 0; bits < 4; ++bits) {
+      const std::uint32_t of_lane = bits == 0 ? own : shuffle_xor(own, 4 * bits);
+      remain |= (of_lane >> 4 * member() & 0x000F000Fu) << 4 * (member() ^ bits);
+    }
+    return remain;
+  }
+
+ private:
+  // Which of the four keys that share a draw.
+  HEED_DEVICE int member() const { return keys.lane / 4 % 4; }
+
+  template <Type type>
+  HEED_DEVICE void add_bias_of(Scores& s, SharedAddress bias) const {
+    const int row = keys.lane / 16 * 8 + keys.lane % 8,
+              piece = thread_index() / 32 % 4 * 2 + keys.lane / 8 % 2;
+    const SharedAddress from = bias + keys.group * rows * 128 + row * 128 + (piece ^ row % 8) * 16;
+#pragma unroll
+    for (int n = 0; n < rows / 8; n += 2) {  // [2 m + r]: queries 8 (n + m) of key r
+      std::uint32_t pairs[4];
+      load_matrices_transposed(pairs, from + n * 8 * 128);
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const auto bits = static_cast<std::uint16_t>(pairs[k] >> 16 * e);
+          float& score = s[4 * n + 2 * k + e];
+          score = fmaf(type == Type::bf16 ? from_bf16(bits) : from_f16(bits), log2_e, score * c.scale_log2e);
+        }
+    }
+  }
+
+  // Four keys for one query, of this lane's two: bits 4 apart for those that remain.
+  HEED_DEVICE std::uint32_t draw(int r, int query) const {
+    const KeyTile& tile = *keys.tile;
+    const softmax::Words drawn =
+        softmax::dropout_words(c.seed, tile.b * static_cast<int>(c.heads) + head,
+                               i + query + 2 * (keys.lane % 4), (tile.first_key() + keys.key(r)) / 4);
+    const auto below = static_cast<std::uint32_t>(c.drop_below);  // the probability is less than 1
+    std::uint32_t remain = 0;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) remain |= static_cast<std::uint32_t>(!(drawn.word[n] < below)) << 4 * n;
+    return remain;
+  }
+};
+
+}  // namespace heed::cuda
