@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import pathlib
+import sys
 import tempfile
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS adds in one order then
@@ -127,7 +128,7 @@ def trains_on_cuda():
     return torch.cuda.is_available() and any(name.startswith("cuda") for name in heed.backward_kernel_names())
 
 
-def main(words=None):
+def options_of(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attention", choices=["heed", *BACKENDS], default="heed")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if trains_on_cuda() else "cpu")
@@ -137,13 +138,31 @@ def main(words=None):
     parser.add_argument("--processes", type=int, choices=[2, 4], default=2)
     parser.add_argument("--json", help="write the three curves there")
     said = parser.parse_args(words)
+    if said.steps < 1:
+        parser.error(f"--steps: {said.steps} is less than 1")
+    if not 2 <= said.length < len(TEXT):
+        parser.error(f"--length: {said.length} is outside [2, {len(TEXT) - 1}]")
+    if said.width < 128 or said.width % 128:
+        parser.error(f"--width: {said.width} is no multiple of 128")
+    if said.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device: there is no GPU that PyTorch sees")
+    if said.device == "cpu" and said.attention == "cudnn":
+        parser.error("--attention: cudnn needs a GPU")
+    if said.json and not pathlib.Path(said.json).absolute().parent.is_dir():
+        parser.error(f"--json: there is no folder {pathlib.Path(said.json).absolute().parent}")
+    return said
+
+
+def main(words=None):
+    said = options_of(words)
     curves = [with_backend(said), with_backend(said), on_processes(said.processes, said)]
     if said.json:
         pathlib.Path(said.json).write_text(json.dumps({**vars(said), "curves": curves}))
     print(f"{said.attention} on {said.device}: loss {curves[0][0]:.3f} to {curves[0][-1]:.3f} in {said.steps} steps")
     print(compared("twice", curves[0], curves[1]))
     print(compared(f"on {said.processes} processes", curves[0], curves[2]))
+    return 0 if curves[0] == curves[1] == curves[2] else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

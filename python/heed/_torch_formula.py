@@ -7,7 +7,7 @@ memory at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ import heed
 if TYPE_CHECKING:
     from heed._torch_operators import Options
 
-__all__ = ["attention", "attention_backward", "computed_in", "counted", "table", "weights_backward"]
+__all__ = ["Tables", "attention", "attention_backward", "computed_in", "counted", "table", "weights_backward"]
 
 
 def computed_in(q: Tensor) -> torch.dtype:
@@ -38,30 +38,36 @@ def table(q: Tensor, k: Tensor, options: Options, stage: str) -> Tensor:
     return _softmax(_scores(q, k, options, "biased"), options)[0].to(q.dtype)
 
 
+class Tables(NamedTuple):
+    """What gradients are made of: (batch, heads, queries, keys) but for the last."""
+
+    weights: Tensor
+    undropped: Tensor  # weights before dropout
+    capped: Tensor | None  # scores after the softcap, where there is one
+    of_sink: Tensor | None  # (batch, heads, queries): the sink's weight, where there is one
+
+
 def attention_backward(
-    by: tuple[Tensor | None, Tensor | None], qkv: tuple[Tensor, Tensor, Tensor], tables: tuple[Tensor, Tensor, Tensor | None], options: Options
+    by: tuple[Tensor | None, Tensor | None], qkv: tuple[Tensor, Tensor, Tensor], tables: Tables, options: Options
 ) -> dict[str, Tensor]:
-    """The gradients of a loss by q, k, v, bias and sink from those by out and by the log-sum-exp; tables as in weights_backward."""
+    """The gradients of a loss by q, k, v, bias and sink from those by out and by the log-sum-exp."""
     q, k, v = qkv
     out_gradient, lse_gradient = by
     if out_gradient is None:
-        return weights_backward(torch.zeros_like(tables[0]), lse_gradient, (q, k), tables, options)
+        return weights_backward(torch.zeros_like(tables.weights), lse_gradient, (q, k), tables, options)
     wide = computed_in(q)
     by_out = out_gradient.to(wide)
     found = weights_backward(by_out @ _for_each_head(v, q.shape[1], options).to(wide).mT, lse_gradient, (q, k), tables, options)
-    found["v"] = _sum_over_heads(tables[0].to(wide).mT @ by_out, v.shape[1], options).to(v.dtype)
+    found["v"] = _sum_over_heads(_product(tables.weights.to(wide).mT, by_out, tables.undropped.mT), v.shape[1], options).to(v.dtype)
     return found
 
 
 def weights_backward(
-    gradient: Tensor, lse_gradient: Tensor | None, qk: tuple[Tensor, Tensor], tables: tuple[Tensor, Tensor, Tensor | None], options: Options
+    gradient: Tensor, lse_gradient: Tensor | None, qk: tuple[Tensor, Tensor], tables: Tables, options: Options
 ) -> dict[str, Tensor]:
-    """The gradients of a loss by q, k, bias and sink from that by the weights that were returned, and by the log-sum-exp.
-
-    `tables` are the weights, the same before dropout, and the scores after the softcap, where there is one.
-    """
+    """The gradients of a loss by q, k, bias and sink from that by the weights that were returned, and by the log-sum-exp."""
     q, k = qk
-    weights, undropped, capped = tables
+    weights, undropped, capped, of_sink = tables
     heads, kv_heads = q.shape[1], k.shape[1]
     wide = computed_in(q)
     # 0 where a key is not seen, whose value may be no number (G6).
@@ -77,21 +83,22 @@ def weights_backward(
         bias = options.bias
         found["bias"] = by_scores.sum_to_size(*(1,) * (4 - bias.ndim), *bias.shape).reshape(bias.shape).to(bias.dtype)
     if options.sink is not None:
-        of_sink = (1.0 - p.sum(-1)).unsqueeze(-1)
-        by_sink = (-of_sink * inner).sum((2, 3))
+        by_sink = (-of_sink.to(wide) * inner[..., 0]).sum(2)
         found["sink"] = by_sink.sum_to_size(*(1,) * (2 - options.sink.ndim), *options.sink.shape).reshape(options.sink.shape)
         found["sink"] = found["sink"].to(options.sink.dtype)
     if capped is not None:
-        by_scores = by_scores * (1.0 - (capped.to(wide) / options.softcap) ** 2)
+        by_scores = by_scores * (1.0 - (capped.to(wide) / options.softcap) ** 2).masked_fill(undropped == 0, 0.0)
     scaled = by_scores * _scale(q, options)
-    found["q"] = (scaled @ _finite(_for_each_head(k, heads, options).to(wide))).to(q.dtype)
-    found["k"] = _sum_over_heads(scaled.transpose(2, 3) @ _finite(q.to(wide)), kv_heads, options).to(k.dtype)
+    found["q"] = _product(scaled, _for_each_head(k, heads, options).to(wide), undropped).to(q.dtype)
+    found["k"] = _sum_over_heads(_product(scaled.mT, q.to(wide), undropped.mT), kv_heads, options).to(k.dtype)
     return found
 
 
-def _finite(x: Tensor) -> Tensor:
-    """Queries or keys, 0 where they are no number: whoever sees them has scores that are none, and 0 times 0 is 0 for everybody else."""
-    return x.masked_fill(~torch.isfinite(x), 0.0)
+def _product(of: Tensor, x: Tensor, weights: Tensor) -> Tensor:
+    """of @ x, to which what is no number in x comes only where a weight is not 0: 0 times NaN is NaN (G6)."""
+    is_none = ~torch.isfinite(x)
+    seen = (weights != 0).to(x.dtype) @ is_none.to(x.dtype)
+    return (of @ x.masked_fill(is_none, 0.0)).masked_fill(seen > 0, torch.nan)
 
 
 def _sum_over_heads(by_each: Tensor, kv_heads: int, options: Options) -> Tensor:

@@ -385,13 +385,16 @@ def _many_gradients(
     return _torch_formula.attention_backward(by, (q, k, v), _tables((q, k, v), weights, options), options)
 
 
-def _tables(qkv: tuple[Tensor, ...], weights: Tensor, options: Options) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The weights, the same before dropout, and the scores after the softcap, where there is one."""
+def _tables(qkv: tuple[Tensor, ...], weights: Tensor, options: Options) -> _torch_formula.Tables:
     q, k, v = qkv
     plain = options._replace(dropout=0.0, seed=None)
     undropped = weights if options.dropout == 0.0 else torch.ops.heed.attention_table(q, k, v, *plain, "weights")
     capped = None if options.softcap is None else torch.ops.heed.attention_table(q, k, v, *plain, "softcapped")
-    return weights, undropped, capped
+    of_sink = None
+    if options.sink is not None:  # 1 less the sum of weights would be their rounding
+        lse = torch.ops.heed.attention(q, k, v, *plain)[1]
+        of_sink = torch.exp(options.sink.to(lse.dtype)[..., None] - lse).masked_fill(options.sink[..., None] == -torch.inf, 0.0)
+    return _torch_formula.Tables(weights, undropped, capped, of_sink)
 
 
 def _save_nothing(ctx: Any, inputs: tuple, output: Any) -> None:

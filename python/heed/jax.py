@@ -8,7 +8,7 @@
 
 Nothing is copied and no Python runs while XLA does: the handlers are C++, and write into XLA's buffers. Gradients are heed's own, the
 same bits every time. What does not fit is refused while JAX traces, with the sentences of `heed.attention`; what only the numbers
-in an array or the device can tell is refused when they are there, as a `ValueError` of XLA's.
+in an array or the device can tell is refused when they are there, by an exception of JAX's that has the sentence.
 
 On a CUDA device, in a build with CUDA, a call is launched on XLA's stream and returns; float32 has the bits of the CPU. What the CPU
 reads (lengths, starts, documents, slopes, the seed) is copied from the device, for which a call with such a list waits.
@@ -224,9 +224,25 @@ def _option(name: str, value: Any) -> Array:
     if name == "seed":
         return _seed_words(value)
     array = jnp.asarray(value, dtype=jnp.float32 if name == "alibi" and isinstance(value, (list, tuple)) else None)
-    if name in _INTEGERS and (array.size == 0 or jnp.issubdtype(array.dtype, jnp.integer)):
-        return array.astype(jnp.int32)
+    if name in _INTEGERS:
+        return _in_32_bits(name, array)
     return array.astype(jnp.float32) if name == "alibi" and jnp.issubdtype(array.dtype, jnp.floating) else array
+
+
+def _in_32_bits(name: str, array: Array) -> Array:
+    """Counts and documents. What is beyond them stays so: it is refused here, or is the largest count, which is refused later."""
+    if array.size > 0 and not jnp.issubdtype(array.dtype, jnp.integer):
+        raise heed.KindError(f"{name}.dtype: {array.dtype} is no integer type")
+    limits = jnp.iinfo(jnp.int32)
+    if array.size == 0 or jnp.can_cast(array.dtype, jnp.int32):
+        return array.astype(jnp.int32)
+    if not isinstance(array, jax.core.Tracer):
+        numbers = np.asarray(array)
+        if numbers.min() < limits.min or numbers.max() > limits.max:
+            raise heed.Error(f"{name}: {numbers.max() if numbers.max() > limits.max else numbers.min()} is no number of 32 bits")
+    elif name in ("document", "query_document"):
+        raise heed.KindError(f"{name}.dtype: {array.dtype}, and nobody can tell while JAX traces that 32 bits suffice; say .astype(jnp.int32)")
+    return jnp.clip(array, limits.min, limits.max).astype(jnp.int32)
 
 
 def _seed_words(value: Any) -> Array:
@@ -240,8 +256,13 @@ def _seed_words(value: Any) -> Array:
         array = jax.random.key_data(array)
     if not jnp.issubdtype(array.dtype, jnp.integer) or array.shape not in ((), (2,)):
         raise heed.KindError(f"seed: {array.dtype}{list(array.shape)} is not an integer, a key of jax.random or two words")
+    if not isinstance(array, jax.core.Tracer) and np.asarray(array).min() < 0:
+        raise heed.Error(f"seed: {np.asarray(array).min()} is outside [0, {2**64 - 1}]")
     words = array.astype(jnp.uint32)
-    return words if array.shape == (2,) else jnp.stack([words, jnp.zeros_like(words)])
+    if array.shape == (2,):
+        return words
+    high = (array >> 32).astype(jnp.uint32) if array.dtype.itemsize == 8 else jnp.zeros_like(words)
+    return jnp.stack([words, high])
 
 
 def _check(arrays: dict[str, Array], said: dict[str, Any], static: dict[str, Any]) -> None:
@@ -296,7 +317,7 @@ def _with_batch(name: str, array: Array) -> Array:
 
 
 def _reshaped(name: str, array: Array, shape: tuple[int, ...]) -> Array:
-    if array.size != np.prod(shape) or array.shape != shape[len(shape) - array.ndim :] and array.ndim > 2:
+    if [extent for extent in array.shape if extent != 1] != [extent for extent in shape if extent != 1]:
         raise heed.Error(f"{name}.shape: {array.shape} is not that of the call: {shape}")
     return array.reshape(shape)
 

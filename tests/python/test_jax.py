@@ -359,3 +359,30 @@ def test_the_residual_is_jaxs():
     ours, theirs = (f(q, q, q, return_residual=True) for f in (heed.jax.dot_product_attention, jax.nn.dot_product_attention))
     for found, expected in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["key_lengths", "query_lengths"])
+def test_counts_that_are_no_integers_are_refused_while_jax_traces(name):
+    with pytest.raises(heed.KindError, match=f"{name}.dtype: float32 is no integer type"):
+        jax.jit(lambda q, n: heed.jax.attention(q, q, q, **{name: n}))(jnp.ones((1, 2, 4, 8)), jnp.ones(1))
+
+
+def test_integers_of_64_bits_are_taken_whole_or_refused():
+    with jax.enable_x64(True):
+        q = jnp.asarray(np.random.default_rng(0).standard_normal((1, 2, 4, 8)))
+        for name, numbers in (("document", [2**32, 0, 1, 1]), ("key_lengths", [2**32 + 2])):
+            with pytest.raises(heed.Error, match=f"{name}: {numbers[0]} is no number of 32 bits"):
+                heed.jax.attention(q, q, q, **{name: jnp.array(numbers)})
+        with pytest.raises(heed.KindError, match="document.dtype: int64, and nobody can tell while JAX traces"):
+            jax.jit(lambda q, ids: heed.jax.attention(q, q, q, document=ids))(q, jnp.arange(4))
+        with pytest.raises(Exception, match="key lengths: 2147483647 for batch entry 0 is outside"):
+            jax.jit(lambda q, n: heed.jax.attention(q, q, q, key_lengths=n))(q, jnp.array([2**32 + 2])).block_until_ready()
+        by_array, by_int = (heed.jax.attention(q, q, q, dropout=0.5, seed=seed) for seed in (jnp.asarray(2**32 + 3), 2**32 + 3))
+        assert (by_array == by_int).all() and not (by_int == heed.jax.attention(q, q, q, dropout=0.5, seed=3)).all()
+
+
+def test_a_backward_call_refuses_results_of_another_shape():
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32))
+    out, lse = heed.jax.attention(x, x, x, return_lse=True)
+    with pytest.raises(heed.Error, match=r"out.shape: \(8, 6\) is not that of the call"):
+        heed.jax.attention_backward(out, x, x, x, out.T, lse)

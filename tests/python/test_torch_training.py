@@ -77,10 +77,50 @@ def test_many_gradients_at_once_are_no_numbers_where_one_alone_is_none(name):
     tensors = [x.requires_grad_() for x in tensors]
     out = heed.torch.attention(*tensors, causal=True)
     many = draw(3, *out.shape, seed=4)
+    pairs = at_once_and_alone(out, tensors, many)
+    assert pairs[0][1].isnan().any() and not pairs[0][1].isnan().all()
+    assert all(torch.allclose(at_once, alone, atol=2e-5, equal_nan=True) for at_once, alone in pairs)
+
+
+def test_a_softcap_hides_nothing_that_is_hidden_from_gradients_of_weights():
+    torch.manual_seed(1)
+    layer, x = heed.torch.AttentionLayer(8, 2), draw(1, 3, 8, seed=1)
+
+    def found(context):
+        x_ = x.clone().requires_grad_()
+        _, weights = layer(x_, context, key_lengths=[3], softcap=2.0, return_weights=True)
+        return torch.autograd.grad(weights.square().sum(), x_)[0]
+
+    context = draw(1, 4, 8, seed=2)
+    planted = context.clone()
+    planted[0, 3] = torch.nan
+    assert torch.equal(found(planted), found(context)) and found(context).abs().sum() > 0
+
+
+def at_once_and_alone(out, tensors, many):
     at_once = torch.autograd.grad(out, tensors, many, is_grads_batched=True, retain_graph=True)
-    alone = [torch.stack(found) for found in zip(*(torch.autograd.grad(out, tensors, x, retain_graph=True) for x in many), strict=True)]
-    assert alone[0].isnan().any() and not alone[0].isnan().all()
-    assert all(torch.allclose(a, b, atol=2e-5, equal_nan=True) for a, b in zip(at_once, alone, strict=True))
+    alone = zip(*(torch.autograd.grad(out, tensors, x, retain_graph=True) for x in many), strict=True)
+    return list(zip(at_once, map(torch.stack, alone), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_many_gradients_of_a_faint_sink_are_those_of_one(dtype):
+    tensors = [draw(1, 2, n, 16, seed=n, dtype=dtype) for n in (5, 64, 64)]
+    sink = torch.full((2,), -8.0).requires_grad_()
+    out = heed.torch.attention(*tensors, sink=sink)
+    ((at_once, alone),) = at_once_and_alone(out, [sink], draw(3, *out.shape, seed=4, dtype=dtype))
+    assert (at_once - alone).abs().max() <= 0.05 * alone.abs().max()
+
+
+def test_many_gradients_of_rows_that_see_nothing_are_not_read():
+    tensors = [draw(1, 2, 5, 8, seed=n).requires_grad_() for n in range(3)]
+    keep = torch.ones(5, 5, dtype=torch.bool)
+    keep[2] = False
+    out = heed.torch.attention(*tensors, keep=keep)
+    many = draw(3, *out.shape, seed=4)
+    many[:, :, :, 2] = torch.nan
+    for at_once, alone in at_once_and_alone(out, tensors, many):
+        assert alone.isfinite().all() and torch.allclose(at_once, alone, atol=2e-5)
 
 
 def test_gradients_lie_as_their_arguments_do():
