@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import heed
+from heed import _torch_tensors
 
 if TYPE_CHECKING:
     from heed._torch_operators import Options
@@ -97,6 +98,8 @@ def weights_backward(
 def _product(of: Tensor, x: Tensor, weights: Tensor) -> Tensor:
     """of @ x, to which what is no number in x comes only where a weight is not 0: 0 times NaN is NaN (G6)."""
     is_none = ~torch.isfinite(x)
+    if x.device.type == "cpu" and _torch_tensors.is_unwatched((x,)) and not is_none.any():  # a GPU would have to wait for the answer
+        return of @ x
     seen = (weights != 0).to(x.dtype) @ is_none.to(x.dtype)
     return (of @ x.masked_fill(is_none, 0.0)).masked_fill(seen > 0, torch.nan)
 

@@ -2,12 +2,12 @@
 """Training over heed.torch on a CUDA device, in a build with CUDA: what PyTorch's users put around a layer changes no gradient."""
 
 import copy
-import multiprocessing
 
 import pytest
 import test_transformers as small
 from test_cuda import random, torch
 from torch.utils.checkpoint import checkpoint
+from two_ranks import found_by_two_ranks
 
 import heed
 import heed.torch
@@ -121,19 +121,8 @@ def _of_ranks(rank, path, results):
     dist.destroy_process_group()
 
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
 def test_two_processes_on_one_card_have_the_mean_of_their_gradients(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    ranks = [context.Process(target=_of_ranks, args=(rank, tmp_path / "store", results)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    try:
-        found = dict(results.get(timeout=120) for _ in ranks)
-    finally:
-        for process in ranks:
-            process.join(30)
-            process.kill()
+    found = found_by_two_ranks(_of_ranks, tmp_path)
     alone = []
     for rank in range(2):
         layer = make_layer(torch.float32)

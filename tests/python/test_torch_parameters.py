@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """heed.torch.AttentionLayer answers with its parameters as they are at that moment, whatever changed them, and whoever listens."""
 
-import multiprocessing
 import threading
 
 import numpy as np
@@ -10,6 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.utils.prune  # noqa: E402
+
+from two_ranks import found_by_two_ranks  # noqa: E402
 
 import heed  # noqa: E402
 import heed.torch  # noqa: E402
@@ -405,17 +406,5 @@ def _of_ranks(rank, path, results):
     dist.destroy_process_group()
 
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
 def test_weights_that_ranks_share_count_at_once(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    ranks = [context.Process(target=_of_ranks, args=(rank, tmp_path / "store", results)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    try:
-        found = dict(results.get(timeout=240) for _ in ranks)
-    finally:
-        for process in ranks:
-            process.join(60)
-            process.kill()
-    assert found == {0: [], 1: []}
+    assert found_by_two_ranks(_of_ranks, tmp_path) == {0: [], 1: []}

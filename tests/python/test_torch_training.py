@@ -123,6 +123,16 @@ def test_many_gradients_of_rows_that_see_nothing_are_not_read():
         assert alone.isfinite().all() and torch.allclose(at_once, alone, atol=2e-5)
 
 
+def test_many_gradients_beside_a_seen_infinity_under_a_softcap_are_those_of_one():
+    tensors = [draw(1, 1, 4, 8, seed=n) for n in range(3)]
+    tensors[1][0, 0, 2, 0] = torch.inf
+    tensors = [x.requires_grad_() for x in tensors]
+    out = heed.torch.attention(*tensors, softcap=2.0, causal=True)
+    pairs = at_once_and_alone(out, tensors, draw(2, *out.shape, seed=4))
+    assert pairs[0][1].isnan().any() and not pairs[0][1].isnan().all()
+    assert all(torch.allclose(at_once, alone, atol=2e-5, equal_nan=True) for at_once, alone in pairs)
+
+
 def test_gradients_lie_as_their_arguments_do():
     q, k, v = (torch.randn(2, 5, heads, 8).transpose(1, 2).requires_grad_() for heads in (4, 2, 2))
     out, _ = heed._torch_operators.attend(q, k, v, heed._torch_operators.Options())
