@@ -250,11 +250,11 @@ class BackwardMemory {
  public:
   explicit BackwardMemory(const GradientCall& g)
       : rows_(g.all_rows()),
-        q_(rows_ * GradientCall::slabs(g.forward.dim)),
-        k_(g.all_keys() * GradientCall::slabs(g.forward.dim)),
-        v_(g.all_keys() * GradientCall::slabs(g.forward.value_dim)),
-        bias_(g.bias.elements()),
-        marks_(rounded(flag_bytes + q_ + k_ + v_ + bias_ + g.sink.elements())) {}
+        q_(words(rows_ * GradientCall::slabs(g.forward.dim))),
+        k_(words(g.all_keys() * GradientCall::slabs(g.forward.dim))),
+        v_(words(g.all_keys() * GradientCall::slabs(g.forward.value_dim))),
+        bias_(words(g.bias.elements())),
+        marks_(rounded(flag_bytes + (q_ + k_ + v_ + bias_ + words(g.sink.elements())) * 4)) {}
 
   std::int64_t bytes() const { return 3 * rounded(rows_ * 4) + marks_; }
 
@@ -265,7 +265,7 @@ class BackwardMemory {
     };
     std::byte* const marked = memory + 3 * rounded(rows_ * 4);
     check(cudaMemsetAsync(marked, 0, static_cast<std::size_t>(marks_), stream), "cudaMemsetAsync");
-    auto* const marks = reinterpret_cast<unsigned char*>(marked) + flag_bytes;
+    auto* const marks = reinterpret_cast<std::uint32_t*>(marked + flag_bytes);
     return {.log_sum_exp = floats(0),
             .rest = floats(1),
             .delta = floats(2),
@@ -278,9 +278,13 @@ class BackwardMemory {
   }
 
  private:
+  // Of so many bits.
+  static constexpr std::int64_t words(std::int64_t marks) { return (marks + 31) / 32; }
+
   static constexpr std::int64_t flag_bytes = 16;
-  std::int64_t rows_;                      // of q
-  std::int64_t q_, k_, v_, bias_, marks_;  // bytes of marks, and of all with the flag
+  std::int64_t rows_;               // of q
+  std::int64_t q_, k_, v_, bias_;   // words of marks
+  std::int64_t marks_;              // bytes of all, with the flag
 };
 
 std::int64_t own_bytes(BackwardRole role, const GradientCall& g) {

@@ -36,10 +36,10 @@ struct GradientRows {
       log_sum_exp;  // in base 2; +inf for a row that gives nothing to anybody, NaN for one that is no number
   float* rest;      // what a float does not hold of that
   float* delta;     // dO times out, less the gradient of the log-sum-exp
-  // Nothing was written to what is marked with 1: it is computed in double precision (S13). Rows have a mark
-  // for every slab of dimensions.
-  unsigned char *unfinished_q, *unfinished_k, *unfinished_v;
-  unsigned char *unfinished_bias, *unfinished_sink;  // by element, row after row
+  // Nothing counts that was written to what is marked with a bit: it is computed in double precision (S13).
+  // Rows have a mark for every slab of dimensions.
+  std::uint32_t *unfinished_q, *unfinished_k, *unfinished_v;
+  std::uint32_t *unfinished_bias, *unfinished_sink;  // by element, row after row
   unsigned* any_unfinished;                          // 1 where anything is marked
 };
 

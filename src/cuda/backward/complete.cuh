@@ -91,10 +91,10 @@ class Completion {
   }
 
   template <class Complete>
-  HEED_DEVICE void each_marked(const Tensor& gradient, const unsigned char* marks, std::int64_t count,
+  HEED_DEVICE void each_marked(const Tensor& gradient, const std::uint32_t* marks, std::int64_t count,
                                const Complete& complete) {
     const std::int64_t n = first + thread_index();
-    const bool is_marked = gradient.data && n < count && marks[n] != 0;
+    const bool is_marked = gradient.data && n < count && (marks[n / 32] >> n % 32 & 1) != 0;
     if (!any(is_marked)) return;
     shared.is_marked[thread_index()] = is_marked;
     sync();

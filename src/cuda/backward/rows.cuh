@@ -131,8 +131,8 @@ HEED_DEVICE void prepare_exact_row(const GradientCall& g) {
 }
 
 // Leaves element or row n of a gradient to Completion.
-HEED_DEVICE void leave_unfinished(const GradientCall& g, unsigned char* marks, std::int64_t n) {
-  marks[n] = 1;
+HEED_DEVICE void leave_unfinished(const GradientCall& g, std::uint32_t* marks, std::int64_t n) {
+  atomicOr(marks + n / 32, std::uint32_t{1} << n % 32);
   *g.rows.any_unfinished = 1;  // whoever comes last writes the same
 }
 

@@ -264,7 +264,7 @@ class Pairs {
 // Writes the sums of a slab of rows, or marks those that are no numbers.
 struct SlabEnd {
   const Tensor& to;
-  unsigned char* marks;
+  std::uint32_t* marks;
   float factor;
   std::int64_t dim, slab;
 };

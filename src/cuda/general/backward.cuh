@@ -528,7 +528,7 @@ class Backward {
   // A gradient that sums become, and where its marks are.
   struct Target {
     const Tensor& to;
-    unsigned char* marks;
+    std::uint32_t* marks;
     float factor;
     std::int64_t dim;
   };

@@ -199,6 +199,14 @@ HEED_DEVICE void store_matrices(SharedAddress row, std::uint32_t a, std::uint32_
                : "memory");
 }
 
+// The same, each matrix transposed.
+HEED_DEVICE void store_matrices_transposed(SharedAddress row, std::uint32_t a, std::uint32_t b,
+                                           std::uint32_t c, std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
 // Products of a warpgroup's matrix instructions: 64 rows times 32 to 256 columns, 16 deep, summed in
 // f32. Thread t holds rows 16 (t / 32) + t % 32 / 4 and 8 further down; of every eight columns the two from 2
 // (t % 4) on: sums [4 n], [4 n + 1] of the first row and [4 n + 2], [4 n + 3] of the second for columns 8 n.

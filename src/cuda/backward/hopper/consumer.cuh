@@ -52,7 +52,7 @@ struct BackwardProducts {
     add_rows<type>(dk, ds, queries(Shape::queries_at + half * 64 * 128, n));
   }
 
-  // dQ = dS^T K
+  // dQ = dS^T K. With a bias dS lies as the bias does, queries by keys.
   HEED_DEVICE void multiply_scores(QuerySums& dq, unsigned n) const {
     const int buffer = Shape::scores_at + static_cast<int>(n % 2) * Shape::score_bytes;
     constexpr int dims_apart = rows == 128 ? 0 : dim == 64 ? 64 : keys * 128;  // bytes
@@ -61,8 +61,10 @@ struct BackwardProducts {
     pin(dq);
     fence_products();
 #pragma unroll
-    for (int k = 0; k < keys / 16; ++k)
-      multiply<type, 1, 128, 1>(dq, advanced(a, k * 2048), advanced(b, k * 2048), k != 0);
+    for (int k = 0; k < keys / 16; ++k) {
+      const int of_keys = Shape::biased ? k / 4 * rows * 128 + k % 4 * 32 : k * 2048;
+      multiply<type, 1, 128, !Shape::biased>(dq, advanced(a, of_keys), advanced(b, k * 2048), k != 0);
+    }
     commit_products();
     pin(dq);
   }
@@ -141,7 +143,8 @@ struct BackwardScores {
         const float of_weight = !Shape::dropping                ? dp[4 * n + e]
                                 : is_dropped(remain, 4 * n + e) ? 0.0f
                                                                 : dp[4 * n + e] * c.keep_scale;
-        return p[4 * n + e] * (of_weight - (e % 2 == 0 ? delta.x : delta.y));
+        const float less = of_weight - (e % 2 == 0 ? delta.x : delta.y);
+        return Shape::biased ? fmaf(p[4 * n + e], less, 0.0f) : p[4 * n + e] * less;  // every zero is +0
       };
       ds[2 * n] = pack2<type>(of(0), of(1)), ds[2 * n + 1] = pack2<type>(of(2), of(3));
     }
@@ -233,6 +236,8 @@ class BackwardConsumer {
       keys.sync_both();
       products.multiply_scores(query_sums(), n);
       if constexpr (Shape::dropping) remain = options_of(step.next(group)).drawn(0);  // while sums are found
+      if constexpr (Shape::biased)
+        if (plan.bias_gradient == BiasGradient::of_products) write_bias(step, n);
       wait_for_products<1>();
       pin(dv), pin(dk);
       keys.release(shared.stage_empty(n));
@@ -320,8 +325,9 @@ class BackwardConsumer {
     }
   }
 
-  // In the swizzle of operands: rows of 64 queries for each key.
+  // In the swizzle of operands: rows of 64 queries for each key; with a bias, of 64 keys for each query.
   HEED_DEVICE void put(const BackwardWeights& x, unsigned n, int half) const {
+    if constexpr (Shape::biased) return put_queries(x, n);
     const int row = keys.group * 64 + thread_index() % 128 / 32 * 16 + keys.lane % 16;
     const SharedAddress to = shared.scores(n) + half * Shape::keys * 128 + row * 128;
 #pragma unroll
@@ -329,6 +335,36 @@ class BackwardConsumer {
       store_matrices(to + ((2 * k + keys.lane / 16) ^ row % 8) * 16, x[4 * k], x[4 * k + 1], x[4 * k + 2],
                      x[4 * k + 3]);
     fence_async_proxy();
+  }
+
+  HEED_DEVICE void put_queries(const BackwardWeights& x, unsigned n) const {
+    const SharedAddress to = keys.in_queries(shared.scores(n));
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      store_matrices_transposed(to + k * 16 * 128, x[4 * k], x[4 * k + 1], x[4 * k + 2], x[4 * k + 3]);
+    fence_async_proxy();
+  }
+
+  // dS of step n is the gradient by the bias: of the warpgroup's 64 keys, 16 bytes to a thread. A row that
+  // has what is no number has a dQ that is none, by which it is found (rows.cuh).
+  HEED_DEVICE void write_bias(const BackwardStep& step, unsigned n) const {
+    const SharedGradient& to = g.bias;
+    const KeyTile& tile = *keys.tile;
+    const int piece = thread_index() % 8, row = thread_index() % 128 / 8,
+              key = tile.first_key() + keys.group * 64 + piece * 8;
+    const SharedAddress from =
+        shared.scores(n) + (keys.group * rows + row) * 128 + (piece ^ row % 8) * 16;
+    const int i = step.tile * rows + row;
+    const Row first = row_of(to.tensor, tile.b, tile.head(step.member), i);
+    auto* at = static_cast<std::uint16_t*>(const_cast<void*>(first.data)) + first.first + key;
+    if (key >= to.dim) return;
+#pragma unroll
+    for (int m = 0; m < rows / 16; ++m) {
+      uint4 eight = load_shared16(from + m * 16 * 128);
+      if (type == Type::f16) lower_eight(eight);
+      if (i + m * 16 < to.length) __stcs(reinterpret_cast<uint4*>(at), eight);
+      at += 16 * to.tensor.stride.length;
+    }
   }
 
   // dQ of step n to those who add it.

@@ -110,6 +110,7 @@ BackwardPlan plan_of(const GradientCall& g, const Workspace& workspace) {
   plan.tiles = plan.order.heads * plan.order.tiles;
   plan.wide = wide_order(g, plan.keys);
   plan.group = static_cast<int>(c.group()), plan.heads = static_cast<int>(c.heads);
+  plan.bias_gradient = bias_gradient(g);
   plan.next_tile = workspace.counters();
   plan.rows = reinterpret_cast<float*>(workspace.rest());
   plan.sums = reinterpret_cast<float*>(workspace.rest() + of.rows);
@@ -199,7 +200,7 @@ void launch_hopper_backward(const GradientCall& g, const MaskTiles& mask, const 
   BackwardPlan plan = plan_of(g, workspace);
   plan.mask = packed(g.forward, mask, workspace.rest() + BackwardBytes(g).all(), stream);
   BackwardLaunch{g, plan, stream}.run();
-  if (!has_bias_kernel(g)) launch_exact_bias_gradient(g, stream);
+  if (plan.bias_gradient == BiasGradient::exact) launch_exact_bias_gradient(g, stream);
 }
 
 }  // namespace heed::cuda

@@ -62,7 +62,7 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
   const int blocks = plan.tiles < at_once ? plan.tiles : at_once;
   kernel<<<static_cast<unsigned>(blocks), Shape::threads, Shape::shared_bytes, stream>>>(g, plan);
   check(cudaGetLastError(), "cuda.backward");
-  if (!g.q.data) return;
+  if (!g.q.data && plan.bias_gradient != BiasGradient::of_products) return;
   backward_queries_kernel<Shape><<<tiles, BackwardQueries<Shape>::threads, 0, stream>>>(g, plan);
   check(cudaGetLastError(), "cuda.backward: queries");
 }
@@ -70,8 +70,10 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
 template <int dim, Type type, BackwardKind kind>
 void launch_backward_kind(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
   launch_backward_shape<BackwardShape<dim, type, kind>>(g, plan, stream);
-  if constexpr (kind == BackwardKind::biased)
-    if (g.bias.tensor.data && has_bias_kernel(g)) launch_bias_gradient<dim, type>(g, plan, stream);
+  if constexpr (kind == BackwardKind::biased) {
+    if (plan.bias_gradient == BiasGradient::of_products) launch_clear_hidden_bias(g, stream);
+    if (plan.bias_gradient == BiasGradient::of_tiles) launch_bias_gradient<dim, type>(g, plan, stream);
+  }
 }
 
 }  // namespace heed::cuda

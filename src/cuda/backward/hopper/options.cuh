@@ -21,6 +21,13 @@ struct BackwardKeys {
   // Of the tile.
   HEED_DEVICE int key(int r) const { return thread_index() / 32 % 4 * 16 + lane / 4 + group * 64 + 8 * r; }
 
+  // Where 8 x 8 matrices of this warp's 16 keys begin, in a tile of 64 queries by keys in the swizzle of
+  // operands: two of keys, of two times 8 queries. A lane has a row of one of the four.
+  HEED_DEVICE SharedAddress in_queries(SharedAddress tile) const {
+    const int row = lane / 16 * 8 + lane % 8, piece = thread_index() / 32 % 4 * 2 + lane / 8 % 2;
+    return tile + group * 64 * 128 + row * 128 + (piece ^ row % 8) * 16;
+  }
+
   // Once for the warpgroup.
   HEED_DEVICE static void release(SharedAddress barrier) {
     if (thread_index() % 128 == 0) barrier_arrive(barrier);
@@ -119,9 +126,7 @@ struct BackwardOptions {
 
   template <Type type>
   HEED_DEVICE void add_bias_of(Scores& s, SharedAddress bias) const {
-    const int row = keys.lane / 16 * 8 + keys.lane % 8,
-              piece = thread_index() / 32 % 4 * 2 + keys.lane / 8 % 2;
-    const SharedAddress from = bias + keys.group * rows * 128 + row * 128 + (piece ^ row % 8) * 16;
+    const SharedAddress from = keys.in_queries(bias);
 #pragma unroll
     for (int n = 0; n < rows / 8; n += 2) {  // [2 m + r]: queries 8 (n + m) of key r
       std::uint32_t pairs[4];

@@ -143,6 +143,30 @@ struct WideOrder {
   PrefillOrder of_keys, of_queries;
 };
 
+// Whether rows of a gradient can be written 16 bytes at a time.
+inline bool is_writable(const Tensor& t) {
+  const std::int64_t line = t.type == Type::f32 ? 4 : 8;
+  return t.stride.dim == 1 && t.stride.length % line == 0 && t.stride.heads % line == 0 &&
+         t.stride.batch % line == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
+}
+
+// Who makes the gradient by a bias: the kernel of all products, whose dS it is, where every batch entry and
+// head has a matrix to itself; one of tiles (bias.cuh), where some share it, or it is not of the type of dS;
+// the exact kernel any other.
+enum class BiasGradient : std::uint8_t { none, of_products, of_tiles, exact };
+
+inline BiasGradient bias_gradient(const GradientCall& g) {
+  const Call& c = g.forward;
+  const SharedGradient& bias = g.bias;
+  if (!bias.tensor.data) return BiasGradient::none;
+  const bool is_matrix = !g.shares_query_rows && !g.shares_key_rows && bias.length == c.queries &&
+                         bias.dim == c.keys && c.keys % 8 == 0 && is_writable(bias.tensor);
+  if (!is_matrix || bias.batch * bias.heads > 65535) return BiasGradient::exact;
+  const bool is_own = bias.batch == c.batch && bias.heads == c.heads;
+  return is_own && bias.tensor.type == c.q.type && !g.accumulates ? BiasGradient::of_products
+                                                                  : BiasGradient::of_tiles;
+}
+
 // What a launch passes to the kernels beside the call.
 struct BackwardPlan {
   CUtensorMap q, k, v, out_gradient, bias;  // (dim, rows, heads, entries), boxes of 64 dims
@@ -158,6 +182,8 @@ struct BackwardPlan {
   float* rows;  // (2, rows): minus the log-sum-exp in base 2, delta
   float* sums;  // as the registers of the consumers lie
   unsigned* adds;
+
+  BiasGradient bias_gradient;
 
   // A tile of the line of queries, of one head, counted through all heads.
   int heads;
@@ -187,21 +213,6 @@ constexpr PrefillOrder claim_order(const TileSteps& steps, int heads, int tiles,
   }
   const std::int64_t sections = limited((heads + section / 2) / section, 1, heads);
   return {heads, static_cast<int>((heads + sections - 1) / sections), tiles};
-}
-
-// Whether rows of a gradient can be written 16 bytes at a time.
-inline bool is_writable(const Tensor& t) {
-  const std::int64_t line = t.type == Type::f32 ? 4 : 8;
-  return t.stride.dim == 1 && t.stride.length % line == 0 && t.stride.heads % line == 0 &&
-         t.stride.batch % line == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
-}
-
-// Whether the gradient by the bias has a kernel of the matrix units: that of a matrix for each of some batch
-// entries and heads.
-inline bool has_bias_kernel(const GradientCall& g) {
-  const Call& c = g.forward;
-  return !g.shares_query_rows && !g.shares_key_rows && g.bias.length == c.queries && g.bias.dim == c.keys &&
-         c.keys % 8 == 0 && g.bias.batch * g.bias.heads <= 65535 && is_writable(g.bias.tensor);
 }
 
 // Plans have no maps yet.

@@ -137,11 +137,26 @@ struct BackwardQueries {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const Query q = tile.query(row(r));
-      write_slab(g, to, {row_of(g.q, q), g.row(q.b, q.h, q.row), tile.has(row(r))}, slab, x, r);
+      const bool is_written = tile.has(row(r)) && g.q.data;
+      write_slab(g, to, {row_of(g.q, q), g.row(q.b, q.h, q.row), is_written}, slab, x, r);
+      if constexpr (Shape::biased)
+        if (plan.bias_gradient == BiasGradient::of_products && tile.has(row(r)) && slab == 0 &&
+            !all_finite(x, r, to.factor))
+          mark_bias(q);
     }
   }
 
  private:
+  // What is no number in a row of the gradient by the bias, by four lanes.
+  HEED_DEVICE void mark_bias(const Query& q) const {
+    const SharedGradient& bias = g.bias;
+    const Row row = row_of(bias.tensor, q.b, q.h, q.i);
+    for (std::int64_t j = thread_index() % 4; j < bias.dim; j += 4)
+      if (!is_finite(read(row, j)))
+        leave_unfinished(g, g.rows.unfinished_bias,
+                         ((q.b * bias.heads + q.h) * bias.length + q.i) * bias.dim + j);
+  }
+
   // Of the tile, and of this thread.
   HEED_DEVICE static int row(int r) {
     const int of_group = Shape::dim == 64 ? thread_index() / 128 * 64 : 0;
