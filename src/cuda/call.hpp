@@ -14,6 +14,7 @@ struct Call : problem::KernelCall {
   // The exact kernels keep scores in a unit of their own; a difference of so much is -127 in base 2.
   float min_exponent = 0;
   float scale_log2e = 0, softcap_log2e = 0;  // the scale and the softcap in base 2
+  float scale_over_softcap = 0;              // what tanh gets of a product, finite; 0: no softcap
   // Where documents are runs of keys, and the kernel asks for it: the first keys of those of entry b are
   // run_starts[run_offsets[2 b]] up to run_offsets[2 b + 1]. Else null.
   const std::int32_t *run_starts = nullptr, *run_offsets = nullptr;

@@ -95,10 +95,10 @@ struct BackwardScores {
 
   // Products become tanh of what a softcap gets.
   HEED_DEVICE void cap(Scores& s) const {
-    const float reciprocal = 1.0f / c.softcap_log2e,
-                inverse = reciprocal > max_finite ? max_finite : reciprocal;
+    float factor = c.scale_over_softcap;
+    asm volatile("" : "+f"(factor));  // a register: as a constant it makes products of f16 wait (C7511)
 #pragma unroll
-    for (int i = 0; i < rows / 2; ++i) s[i] = fast_tanh(s[i] * c.scale_log2e * inverse);
+    for (int i = 0; i < rows / 2; ++i) s[i] = fast_tanh(s[i] * factor);
   }
 
   // Scores become weights, the first 64 queries of them in 16 bits too; with a softcap, after that, weights

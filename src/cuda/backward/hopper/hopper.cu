@@ -81,6 +81,7 @@ const char* options_refuse(const Call& c) {
       (c.cap != 0) + (c.bias.data != nullptr) + (c.alibi.of_heads != nullptr) + (c.drop_below > 0);
   if (changes > 1) return "it takes one of softcap, bias, ALiBi and dropout";
   if (c.cap != 0 && (c.mask_count > 0 || c.document_count > 0)) return "it takes no softcap beside masks";
+  if (c.cap != 0 && c.scale_over_softcap < 0x1p-126f) return "its scale over its softcap is below 2^-126";
   if (backward_dims(c).are_wide() && has_masks(backward_kind(c)))
     return "with heads beyond 128 it takes no masks, bias, ALiBi or dropout";
   if (backward_dims(c) == BackwardDims{192, 128} && c.cap != 0)
