@@ -180,11 +180,12 @@ Call call_with_option(int option, std::int64_t dim, DType dtype) {
             .v = Tensor::random({2, 2, 264, dim}, 133, 2, dtype)};
   Dice dice(static_cast<std::uint64_t>(option));
   if (option % 2 == 1) call.causal = Causal{Align::ends};
-  if (option == 0 || option > 4)
+  if (option == 0 || (option > 4 && option != 8))
     call.matrices.push_back(
         {cases::random_bools(dice, {option == 0 ? 2 : 1, option == 6 ? 4 : 1, 150, 264}, 3)});
   if (option == 1) call.documents = cases::Documents{cases::random_ids(dice, 2, 264), {}, Align::ends};
   if (option == 2 || option == 5) call.bias = Tensor::random({1, 4, 150, 264}, 134, 3, dtype);
+  if (option == 8 || option == 9) call.bias = Tensor::random({2, 4, 150, 264}, 134, 3, dtype);
   if (option == 3 || option == 6)
     call.alibi = cases::Slopes{.of_heads = {0.5f, 0.1f, 2, 0}, .align = Align::ends};
   if (option == 4 || option == 7) call.dropout = Dropout{0.3f, 0x5EEDu};
@@ -194,7 +195,7 @@ Call call_with_option(int option, std::int64_t dim, DType dtype) {
 CLAIM(gradients_of_each_option_are_within_the_bound) {
   if (is_emulated()) return;
   for (const std::string& kernel : backward_kernel_names())
-    for (int option = 0; option < 8 && kernel != exact; ++option)
+    for (int option = 0; option < 10 && kernel != exact; ++option)
       for (const std::int64_t dim : {40, 64, 128}) {
         const DType dtype = (option + dim / 64) % 2 == 0 ? DType::bf16 : DType::f16;
         const std::string what =
@@ -272,6 +273,35 @@ CLAIM(repeated_gradients_have_one_answer) {
     for (int n = 0; n < (is_emulated() ? 1 : 5); ++n)
       expect_same(*gradients_of(kernel, backward), *first, kernel + ", again");
   }
+}
+
+// Two tiles of queries and two of keys for every kernel that Hopper's backward pass is compiled to: small enough
+// for tools that follow every access.
+Call smallest_call(int option, std::int64_t dim, DType dtype) {
+  Call call{.q = Tensor::random({1, 2, 70, dim}, 141, 3, dtype),
+            .k = Tensor::random({1, 1, 136, dim}, 142, 2, dtype),
+            .v = Tensor::random({1, 1, 136, dim == 192 ? 128 : dim}, 143, 2, dtype)};
+  call.causal = Causal{Align::ends};
+  Dice dice(144);
+  if (option == 1) call.softcap = 5.0f;
+  if (option == 2) call.matrices.push_back({cases::random_bools(dice, {1, 1, 70, 136}, 3)});
+  if (option == 3) call.alibi = cases::Slopes{.of_heads = {0.5f, 0.1f}, .align = Align::ends};
+  if (option == 4) call.dropout = Dropout{0.3f, 0x5EEDu};
+  if (option == 5) call.bias = Tensor::random({1, 1, 70, 136}, 145, 3, dtype);
+  if (option == 6) call.bias = Tensor::random({1, 2, 70, 136}, 145, 3, dtype);
+  return call;
+}
+
+CLAIM(every_kernel_of_hoppers_gradients_has_one_answer) {
+  if (is_emulated()) return;
+  for (const std::int64_t dim : {64, 128, 192, 256})
+    for (int option = 0; option < (dim <= 128 ? 7 : dim == 192 ? 1 : 2); ++option)
+      for (const DType dtype : {DType::bf16, DType::f16}) {
+        const BackwardCall backward(smallest_call(option, dim, dtype), 146);
+        const auto first = gradients_of(hopper, backward);
+        const std::string what = "option " + std::to_string(option) + ", dim " + std::to_string(dim);
+        if (first) expect_same(*gradients_of(hopper, backward), *first, what + ", again");
+      }
 }
 
 Tensor entry_of(const Tensor& all, std::int64_t entry) {
@@ -444,7 +474,7 @@ CLAIM(what_nobody_sees_changes_no_gradient) {
 CLAIM(what_is_seen_and_no_number_reaches_what_it_must) {
   for (const std::string& kernel : backward_kernel_names())
     for (const float poison : {static_cast<float>(NAN), static_cast<float>(HUGE_VALF)})
-      for (int where = 0; where < 4; ++where) {
+      for (int where = 0; where < 8; ++where) {
         Call call = middling_call(kernel, 1, 71);
         call.q = Tensor::random({1, 4, 40, 16}, 72, 2, call.q.dtype());
         call.k = Tensor::random({1, 2, 40, 16}, 73, 2, call.k.dtype());
@@ -453,11 +483,12 @@ CLAIM(what_is_seen_and_no_number_reaches_what_it_must) {
           call.softcap = 30.0f;
           call.alibi = cases::Slopes{.of_heads = {0.5f, 0.1f, 2.0f, 0.0f}, .align = Align::ends};
         }
+        if (where >= 4) call.bias = Tensor::random({1, 4, 40, 40}, 76, 2, call.q.dtype());
         BackwardCall backward(call, 75);
-        Tensor& x = where == 0   ? backward.call.q
-                    : where == 1 ? backward.call.k
-                    : where == 2 ? backward.call.v
-                                 : backward.out_gradient;
+        Tensor& x = where % 4 == 0   ? backward.call.q
+                    : where % 4 == 1 ? backward.call.k
+                    : where % 4 == 2 ? backward.call.v
+                                     : backward.out_gradient;
         x.set(0, 1, 20, 3, poison);
         expect_right(kernel, backward, kernel + ", poison " + std::to_string(where));
       }
