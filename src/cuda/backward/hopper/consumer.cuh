@@ -140,10 +140,9 @@ struct BackwardScores {
     for (int n = 0; n < 8; ++n) {
       const float2 delta = load_shared8(numbers + n * 32 + keys.lane % 4 * 8);
       const auto of = [&](int e) {
-        const float of_weight = !Shape::dropping                ? dp[4 * n + e]
-                                : is_dropped(remain, 4 * n + e) ? 0.0f
-                                                                : dp[4 * n + e] * c.keep_scale;
-        const float less = of_weight - (e % 2 == 0 ? delta.x : delta.y);
+        const float of_weight = is_dropped(remain, 4 * n + e) ? 0.0f : dp[4 * n + e],
+                    subtracted = e % 2 == 0 ? delta.x : delta.y,
+                    less = Shape::dropping ? fmaf(of_weight, c.keep_scale, -subtracted) : of_weight - subtracted;
         return Shape::biased ? fmaf(p[4 * n + e], less, 0.0f) : p[4 * n + e] * less;  // every zero is +0
       };
       ds[2 * n] = pack2<type>(of(0), of(1)), ds[2 * n + 1] = pack2<type>(of(2), of(3));
