@@ -77,16 +77,18 @@ namespace {
 // What backend.cpp cuts out of a workspace.
 struct BackwardMemory {
   std::vector<float> numbers;
-  std::vector<unsigned char> q, k, v, bias, sink;
+  std::vector<std::uint32_t> q, k, v, bias, sink;  // a bit for each mark
   unsigned any_unfinished = 0;
 
   explicit BackwardMemory(const GradientCall& g)
       : numbers(static_cast<std::size_t>(3 * g.all_rows())),
-        q(static_cast<std::size_t>(g.all_rows() * g.slabs(g.forward.dim))),
-        k(static_cast<std::size_t>(g.all_keys() * g.slabs(g.forward.dim))),
-        v(static_cast<std::size_t>(g.all_keys() * g.slabs(g.forward.value_dim))),
-        bias(static_cast<std::size_t>(g.bias.elements())),
-        sink(static_cast<std::size_t>(g.sink.elements())) {}
+        q(words(g.all_rows() * g.slabs(g.forward.dim))),
+        k(words(g.all_keys() * g.slabs(g.forward.dim))),
+        v(words(g.all_keys() * g.slabs(g.forward.value_dim))),
+        bias(words(g.bias.elements())),
+        sink(words(g.sink.elements())) {}
+
+  static std::size_t words(std::int64_t marks) { return static_cast<std::size_t>((marks + 31) / 32); }
 
   GradientRows rows(std::int64_t all) {
     return {numbers.data(), numbers.data() + all, numbers.data() + 2 * all, q.data(), k.data(), v.data(),
