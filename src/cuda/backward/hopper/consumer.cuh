@@ -95,8 +95,7 @@ struct BackwardScores {
 
   // Products become tanh of what a softcap gets.
   HEED_DEVICE void cap(Scores& s) const {
-    float factor = c.scale_over_softcap;
-    asm volatile("" : "+f"(factor));  // a register: as a constant it makes products of f16 wait (C7511)
+    const float factor = in_register(c.scale_over_softcap);
 #pragma unroll
     for (int i = 0; i < rows / 2; ++i) s[i] = fast_tanh(s[i] * factor);
   }
@@ -136,13 +135,14 @@ struct BackwardScores {
   // dS = P (dP - delta), of half of the queries, whose deltas are those of `numbers`.
   HEED_DEVICE void differentiate(Weights& ds, const float* p, const float* dp, SharedAddress numbers,
                                  std::uint32_t remain) const {
+    const float kept = Shape::dropping ? in_register(c.keep_scale) : 1.0f;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const float2 delta = load_shared8(numbers + n * 32 + keys.lane % 4 * 8);
       const auto of = [&](int e) {
         const float of_weight = is_dropped(remain, 4 * n + e) ? 0.0f : dp[4 * n + e],
                     subtracted = e % 2 == 0 ? delta.x : delta.y,
-                    less = Shape::dropping ? fmaf(of_weight, c.keep_scale, -subtracted) : of_weight - subtracted;
+                    less = Shape::dropping ? fmaf(of_weight, kept, -subtracted) : of_weight - subtracted;
         return Shape::biased ? fmaf(p[4 * n + e], less, 0.0f) : p[4 * n + e] * less;  // every zero is +0
       };
       ds[2 * n] = pack2<type>(of(0), of(1)), ds[2 * n + 1] = pack2<type>(of(2), of(3));

@@ -19,6 +19,13 @@ HEED_DEVICE Operand operand_anew(SharedAddress at, int next = 16) {
   return x;
 }
 
+// A constant of the launch, in a register: ptxas lets products wait where constants are read between them
+// (C7511).
+HEED_DEVICE float in_register(float x) {
+  asm volatile("" : "+f"(x));
+  return x;
+}
+
 // Rows in shared memory, in pieces of 64 dimensions that lie so many bytes apart.
 struct RowsAt {
   SharedAddress at;
