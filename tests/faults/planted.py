@@ -28,6 +28,7 @@ TESTS = ["conformance", "laws", "simd", "laws_of_one_answer", "laws_of_extremes"
          "gradients", "laws_of_gradients", "layer_gradients", "layer", "backend", "threads", "digests"]  # the digests notice everything
 MARKED_LINES = 14  # that of the marker, and those that follow
 CUDA_TEST = "cuda_emulated"  # asked alone about faults in CUDA kernels
+HOPPER_TEST, HOPPER_CLAIMS = "cuda", ["gradients"]  # asked alone about faults in kernels of Hopper's matrix units
 EMULATOR = ["qemu-aarch64", "-cpu", "max"]  # has Arm's bf16 instructions
 
 
@@ -78,6 +79,8 @@ def check(root):
 def applies(fault):
     if fault.emulated and not shutil.which(EMULATOR[0]):
         return False
+    if fault.hopper and not (shutil.which("nvcc") and shutil.which("nvidia-smi")):
+        return False
     return not fault.machine or os.uname().machine in fault.machine
 
 
@@ -86,6 +89,7 @@ class Copy:
 
     def __init__(self, folder, jobs, tests):
         self.tree, self.build, self.jobs, self.tests = folder / "tree", folder / "build", jobs, tests
+        self.hopper_build = folder / "hopper"
         self.tree.mkdir(parents=True, exist_ok=True)
         for name in COPIED:
             source = ROOT / name
@@ -93,6 +97,9 @@ class Copy:
                 shutil.copytree(source, self.tree / name, dirs_exist_ok=True)
             else:
                 shutil.copy2(source, self.tree / name)
+        self.configure(self.build)
+
+    def configure(self, build, *options):
         launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
         self.call(
             "cmake",
@@ -101,7 +108,7 @@ class Copy:
             "-S",
             self.tree,
             "-B",
-            self.build,
+            build,
             "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
             "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1",
             "-DHEED_BUILD_TOOL=OFF",
@@ -110,6 +117,7 @@ class Copy:
             "-DHEED_VIEW=OFF",
             "-DHEED_SPOIL_SCRATCH=ON",
             *launcher,
+            *options,
         )
 
     @staticmethod
@@ -122,16 +130,22 @@ class Copy:
 
     def noticed_by(self, everybody, before, fault=None):
         """{test program: claims that fail, but not before}, of the first program that has any or of everybody."""
-        is_cuda = fault is not None and fault.cuda
-        prefix, options = [], [] if is_cuda else ["--gtest_brief=1"]
+        is_hopper = fault is not None and fault.hopper
+        is_cuda = is_hopper or (fault is not None and fault.cuda)
+        prefix, options = [], HOPPER_CLAIMS if is_hopper else [] if is_cuda else ["--gtest_brief=1"]
+        build, tests = self.build, [CUDA_TEST] if is_cuda else self.tests
+        if is_hopper:
+            build, tests = self.hopper_build, [HOPPER_TEST]
+            if not build.exists():
+                self.configure(build, "-DHEED_CUDA=ON", "-DHEED_CUDA_ARCHITECTURES=90a")
         if fault is not None and fault.emulated:
             prefix, options = EMULATOR, [*options, "--gtest_filter=*neon_bf16*:*Bfmmla*"]
         found = {}
-        for name in [CUDA_TEST] if is_cuda else self.tests:
+        for name in tests:
             if found and not everybody:
                 break
-            self.call("ninja", "-C", self.build, "-j", self.jobs, f"test_{name}")
-            program = next(path for path in self.build.rglob(f"test_{name}") if path.is_file())
+            self.call("ninja", "-C", build, "-j", self.jobs, f"test_{name}")
+            program = next(path for path in build.rglob(f"test_{name}") if path.is_file())
             environment = {**os.environ, "HEED_TEST_SELECTION": "small"}
             try:
                 done = subprocess.run(

@@ -171,6 +171,14 @@ HEED_DEVICE void store_box(const CUtensorMap* map, const BoxAt& at, SharedAddres
       "r"(from), "r"(at.dim), "r"(at.row), "r"(at.head), "r"(at.entry)
       : "memory");
 }
+HEED_DEVICE void store_box(const CUtensorMap* map, const BoxAt& at, SharedAddress from,
+                           std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint "
+      "[%0, {%2, %3, %4, %5}], [%1], %6;" ::"l"(map),
+      "r"(from), "r"(at.dim), "r"(at.row), "r"(at.head), "r"(at.entry), "l"(policy)
+      : "memory");
+}
 // Bytes that lie together, a multiple of 16.
 HEED_DEVICE void store_bytes(void* to, SharedAddress from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)

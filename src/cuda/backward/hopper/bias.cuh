@@ -92,6 +92,7 @@ struct BiasTile {
   HEED_DEVICE bool is_over() const { return b >= entries.end; }
   HEED_DEVICE void advance(const Call& c) {
     if (++h < heads.end) return;
+    // fault: hopper-bias-gradient-of-one-entry
     h = static_cast<int>(heads.begin), ++b;
     if (!is_over()) find(c);
   }
@@ -316,33 +317,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     raise_registers<Shape::consumer_registers>();
     BiasConsumer<Shape>(g, plan, shared).run();
   }
-}
-
-// Zeros in the gradient by the bias where no step of the kernel of all products goes: ranges hide those tiles.
-// A block for each tile of 128 keys of a head.
-inline __global__ void __launch_bounds__(256) clear_hidden_bias(const __grid_constant__ GradientCall g) {
-  const SharedGradient& to = g.bias;
-  const int tile = static_cast<int>(block_index()), b = block_in_column() / static_cast<int>(to.heads),
-            h = block_in_column() % static_cast<int>(to.heads);
-  const QueryTiles seen = query_tiles_of(g.forward.sequence(b), tile, 64);
-  const std::int64_t j = tile * backward_keys + thread_index() % 16 * 8;
-  if (j >= to.dim) return;
-  const auto clear = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin + thread_index() / 16; i < min(end, to.length); i += 16) {
-      const Row row = row_of(to.tensor, b, h, i);
-      __stcs(reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first + j),
-             uint4{0, 0, 0, 0});
-    }
-  };
-  clear(0, seen.first * 64);
-  clear((seen.last + 1) * 64, to.length);
-}
-
-inline void launch_clear_hidden_bias(const GradientCall& g, Stream stream) {
-  const dim3 tiles(static_cast<unsigned>(BiasTile::tiles(g.forward.keys)),
-                   static_cast<unsigned>(g.bias.batch * g.bias.heads));
-  clear_hidden_bias<<<tiles, 256, 0, stream>>>(g);
-  check(cudaGetLastError(), "cuda.backward: hidden bias");
 }
 
 // After the rows are prepared.

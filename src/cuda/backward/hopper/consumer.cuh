@@ -118,6 +118,7 @@ struct BackwardScores {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float& x = s[4 * n + e];
+        // fault: hopper-gradient-without-slope
         x = Shape::capped ? weight[e] * fmaxf(fmaf(-x, x, 1.0f), 0.0f) : weight[e];  // 0 where x is -inf
       }
     }
@@ -140,6 +141,7 @@ struct BackwardScores {
     for (int n = 0; n < 8; ++n) {
       const float2 delta = load_shared8(numbers + n * 32 + keys.lane % 4 * 8);
       const auto of = [&](int e) {
+        // fault: hopper-gradient-of-dropped-delta
         const float of_weight = is_dropped(remain, 4 * n + e) ? 0.0f : dp[4 * n + e],
                     subtracted = e % 2 == 0 ? delta.x : delta.y,
                     less = Shape::dropping ? fmaf(of_weight, kept, -subtracted) : of_weight - subtracted;
@@ -159,6 +161,7 @@ struct BackwardScores {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int j = tile.first_key() + keys.key(r);
+      // fault: hopper-gradient-of-the-last-key, hopper-gradient-of-a-later-key
       const int from = j >= tile.key_count ? rows + 8 : j - tile.end_offset + 1 - i - 2 * (keys.lane % 4);
 #pragma unroll
       for (int n = 0; n < rows / 8; ++n) {
@@ -172,6 +175,7 @@ struct BackwardScores {
     const KeyTile& tile = *keys.tile;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      // fault: hopper-gradient-of-an-earlier-key
       const int to = tile.first_key() + keys.key(r) - tile.first_offset - i - 2 * (keys.lane % 4);
 #pragma unroll
       for (int n = 0; n < rows / 8; ++n) {
@@ -210,6 +214,7 @@ class BackwardConsumer {
       if (keys.lane == 0) barrier_arrive(shared.slot_empty(n));
       if (keys.lane != 0) barrier_arrive(shared.slot_empty(n));
     }
+    if (stores_bias()) wait_for_stores();
   }
 
  private:
@@ -218,7 +223,7 @@ class BackwardConsumer {
   HEED_DEVICE void attend() {
     const int group = plan.group;
     BackwardStep step(*keys.tile, group);
-    if constexpr (Shape::dropping) remain = options_of(step).drawn(0);
+    if constexpr (Shape::dropping) remain = options_of(step).remaining();
     barrier_wait(shared.keys_full(), key_tiles & 1);
     clear_keys();
     barrier_wait(shared.queries_full(steps), shared.phase(steps));
@@ -232,11 +237,11 @@ class BackwardConsumer {
     for (;;) {
       const unsigned n = steps++;
       differentiate(n);
+      if (stores_bias()) wait_for_stores_to_read();  // of the step before, whose memory is the next one's
       keys.sync_both();
       products.multiply_scores(query_sums(), n);
-      if constexpr (Shape::dropping) remain = options_of(step.next(group)).drawn(0);  // while sums are found
-      if constexpr (Shape::biased)
-        if (plan.bias_gradient == BiasGradient::of_products) write_bias(step, n);
+      if constexpr (Shape::biased) store_bias(step, n);
+      if constexpr (Shape::dropping) remain = options_of(step.next(group)).remaining();  // while sums are found
       wait_for_products<1>();
       pin(dv), pin(dk);
       keys.release(shared.stage_empty(n));
@@ -293,7 +298,6 @@ class BackwardConsumer {
   // Ends with dP complete.
   HEED_DEVICE void weigh(const BackwardStep& step) {
     const BackwardOptions<Shape> options = options_of(step);
-    if constexpr (Shape::dropping) remain = options.remaining(remain | options.drawn(1));
     wait_for_products<1>();
     pin(s);
     if constexpr (Shape::capped) scores().cap(s);
@@ -344,26 +348,21 @@ class BackwardConsumer {
     fence_async_proxy();
   }
 
-  // dS of step n is the gradient by the bias: of the warpgroup's 64 keys, 16 bytes to a thread. A row that
-  // has what is no number has a dQ that is none, by which it is found (rows.cuh).
-  HEED_DEVICE void write_bias(const BackwardStep& step, unsigned n) const {
-    const SharedGradient& to = g.bias;
+  // dS of step n is the gradient by the bias: the copy engine takes the warpgroup's 64 keys. A row that has
+  // what is no number has a dQ that is none, by which it is found (rows.cuh).
+  HEED_DEVICE void store_bias(const BackwardStep& step, unsigned n) const {
+    if (!stores_bias()) return;
     const KeyTile& tile = *keys.tile;
-    const int piece = thread_index() % 8, row = thread_index() % 128 / 8,
-              key = tile.first_key() + keys.group * 64 + piece * 8;
-    const SharedAddress from =
-        shared.scores(n) + (keys.group * rows + row) * 128 + (piece ^ row % 8) * 16;
-    const int i = step.tile * rows + row;
-    const Row first = row_of(to.tensor, tile.b, tile.head(step.member), i);
-    auto* at = static_cast<std::uint16_t*>(const_cast<void*>(first.data)) + first.first + key;
-    if (key >= to.dim) return;
-#pragma unroll
-    for (int m = 0; m < rows / 16; ++m) {
-      uint4 eight = load_shared16(from + m * 16 * 128);
-      if (type == Type::f16) lower_eight(eight);
-      if (i + m * 16 < to.length) __stcs(reinterpret_cast<uint4*>(at), eight);
-      at += 16 * to.tensor.stride.length;
-    }
+    // fault: hopper-bias-gradient-of-another-head
+    store_box(
+        &plan.to_bias,
+        {tile.first_key() + keys.group * 64, step.tile * rows, tile.head(step.member), tile.b},
+        shared.scores(n) + keys.group * rows * 128, evict_first);
+    commit_stores();
+  }
+  // One thread of a warpgroup.
+  HEED_DEVICE bool stores_bias() const {
+    return Shape::biased && plan.bias_gradient == BiasGradient::of_products && thread_index() % 128 == 0;
   }
 
   // dQ of step n to those who add it.

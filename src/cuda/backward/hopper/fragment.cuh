@@ -37,13 +37,6 @@ HEED_DEVICE void write_eight(const Row& row, int d, const float (&x)[8], bool ac
   *to = {now[0], now[1], now[2], now[3]};
 }
 
-// Eight numbers of f16 that were lifted by 2^7.
-HEED_DEVICE void lower_eight(uint4& x) {
-  static_assert(lowered<Type::f16> == 0x1p-7f);
-  const auto lower = [](std::uint32_t& two) { asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(two) : "r"(0x20002000u)); };
-  lower(x.x), lower(x.y), lower(x.z), lower(x.w);
-}
-
 // A gradient: its tensor, the marks of what is left unfinished, and what sums are multiplied with.
 struct GradientTarget {
   const Tensor& tensor;

@@ -32,6 +32,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       BackwardLoader<Shape>(g, plan, shared).run();
     else if ((warp == 1 || warp == 2) && elect_one())
       BackwardAdder<Shape>(plan, shared, static_cast<unsigned>(warp - 1)).run();
+    else if (Shape::biased && warp == 3)
+      BackwardZeros<Shape>(g, plan, shared).run();
   } else {
     raise_registers<Shape::consumer_registers>();
     BackwardConsumer<Shape>(g, plan, shared).run();
@@ -54,6 +56,8 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
   plan.k = tensor_map(c.k, {c.dim, g.key_rows, c.kv_heads, c.batch}, Shape::keys);
   plan.v = tensor_map(c.v, {c.value_dim, g.key_rows, c.kv_heads, c.batch}, Shape::keys);
   if (Shape::biased) plan.bias = tensor_map(c.bias, {c.keys, g.query_rows, c.heads, c.batch}, Shape::rows);
+  if (plan.bias_gradient == BiasGradient::of_products)
+    plan.to_bias = tensor_map(g.bias.tensor, {c.keys, c.queries, c.heads, c.batch}, Shape::rows);
   launch_backward_rows<Shape>(g, plan, stream);
   const auto kernel = backward_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
@@ -70,10 +74,8 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
 template <int dim, Type type, BackwardKind kind>
 void launch_backward_kind(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
   launch_backward_shape<BackwardShape<dim, type, kind>>(g, plan, stream);
-  if constexpr (kind == BackwardKind::biased) {
-    if (plan.bias_gradient == BiasGradient::of_products) launch_clear_hidden_bias(g, stream);
+  if constexpr (kind == BackwardKind::biased)
     if (plan.bias_gradient == BiasGradient::of_tiles) launch_bias_gradient<dim, type>(g, plan, stream);
-  }
 }
 
 }  // namespace heed::cuda

@@ -150,9 +150,9 @@ inline bool is_writable(const Tensor& t) {
          t.stride.batch % line == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
 }
 
-// Who makes the gradient by a bias: the kernel of all products, whose dS it is, where every batch entry and
-// head has a matrix to itself; one of tiles (bias.cuh), where some share it, or it is not of the type of dS;
-// the exact kernel any other.
+// Who makes the gradient by a bias: the kernel of all products, whose dS it is in bf16, where every batch entry
+// and head has a matrix to itself; one of tiles (bias.cuh), where some share it, or it is of another type (dS of
+// f16 is lifted, and would be rounded twice); the exact kernel any other.
 enum class BiasGradient : std::uint8_t { none, of_products, of_tiles, exact };
 
 inline BiasGradient bias_gradient(const GradientCall& g) {
@@ -162,14 +162,14 @@ inline BiasGradient bias_gradient(const GradientCall& g) {
   const bool is_matrix = !g.shares_query_rows && !g.shares_key_rows && bias.length == c.queries &&
                          bias.dim == c.keys && c.keys % 8 == 0 && is_writable(bias.tensor);
   if (!is_matrix || bias.batch * bias.heads > 65535) return BiasGradient::exact;
-  const bool is_own = bias.batch == c.batch && bias.heads == c.heads;
-  return is_own && bias.tensor.type == c.q.type && !g.accumulates ? BiasGradient::of_products
-                                                                  : BiasGradient::of_tiles;
+  const bool is_own = bias.batch == c.batch && bias.heads == c.heads,
+             is_of_scores = bias.tensor.type == Type::bf16 && c.q.type == Type::bf16 && !g.accumulates;
+  return is_own && is_of_scores ? BiasGradient::of_products : BiasGradient::of_tiles;
 }
 
 // What a launch passes to the kernels beside the call.
 struct BackwardPlan {
-  CUtensorMap q, k, v, out_gradient, bias;  // (dim, rows, heads, entries), boxes of 64 dims
+  CUtensorMap q, k, v, out_gradient, bias, to_bias;  // (dim, rows, heads, entries), boxes of 64 dims
   MaskTiles mask;
   TileLine queries, keys;
   PrefillOrder order;   // of tiles of keys: its heads are the KV heads of all entries, or of all packed rows

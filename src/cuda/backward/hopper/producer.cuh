@@ -155,6 +155,7 @@ class BackwardAdder {
     const int head = tile.head(step.member);
     const std::int64_t at = plan.tile(tile.line + step.tile, head);
     const auto before = static_cast<unsigned>(tile.tiles_below(step.tile * Shape::rows));
+    // fault: hopper-gradient-out-of-turn
     while (load_acquire(plan.adds + at) != before) {
     }
     barrier_wait(shared.sums_full(n), shared.phase_of_two(n));
@@ -175,6 +176,49 @@ class BackwardAdder {
   const BackwardPlan& plan;
   const BackwardShared<Shape> shared;
   const unsigned parity;
+};
+
+// A warp that writes zeros of the gradient by a bias where no step goes: ranges hide those queries from all
+// keys of a tile.
+template <class Shape>
+class BackwardZeros {
+ public:
+  HEED_DEVICE BackwardZeros(const GradientCall& call, const BackwardPlan& launch,
+                            BackwardShared<Shape> memory)
+      : g(call), plan(launch), shared(memory) {}
+
+  HEED_DEVICE void run() const {
+    for (unsigned n = 0;; ++n) {
+      barrier_wait(shared.slot_full(n), shared.phase_of_two(n));
+      const KeyTile& tile = *shared.slot(n);
+      if (tile.b < 0) break;
+      if (plan.bias_gradient == BiasGradient::of_products)
+        for (int member = 0; member < plan.group; ++member) {
+          // fault: hopper-bias-gradient-not-cleared
+          clear(tile, member, 0, tile.first * Shape::rows);
+          clear(tile, member, (tile.last + 1) * Shape::rows, static_cast<int>(g.bias.length));
+        }
+      sync_warp();
+      if (thread_index() % 32 == 0) barrier_arrive(shared.slot_empty(n));
+    }
+  }
+
+ private:
+  // Of queries [begin, end): two rows of 128 keys at once.
+  HEED_DEVICE void clear(const KeyTile& tile, int member, int begin, int end) const {
+    const Tensor& to = g.bias.tensor;
+    const int lane = thread_index() % 32, key = tile.first_key() + lane % 16 * 8;
+    if (key >= g.bias.dim) return;
+    const Row row = row_of(to, tile.b, tile.head(member), begin + lane / 16);
+    auto* at = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first + key;
+#pragma unroll 4
+    for (int i = begin + lane / 16; i < end; i += 2, at += 2 * to.stride.length)
+      __stcs(reinterpret_cast<uint4*>(at), uint4{0, 0, 0, 0});
+  }
+
+  const GradientCall& g;
+  const BackwardPlan& plan;
+  const BackwardShared<Shape> shared;
 };
 
 }  // namespace heed::cuda

@@ -101,6 +101,7 @@ struct BackwardRows {
     RowNumbers of{-minus_infinity, 0.0f};
     if (is_row) of = write_row_numbers(g, n, q, product, true);
     if (is_padding) write_no_row(g, n, q);
+    // fault: hopper-gradient-not-lifted
     numbers[r] = lift<Shape::type> - of.log_sum_exp, numbers[Shape::rows + r] = of.delta;
   }
 };

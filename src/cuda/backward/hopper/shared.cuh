@@ -54,7 +54,8 @@ struct BackwardStep {
 
 template <class Shape>
 struct BackwardShared {
-  static constexpr int readers = 2 + 128 * Shape::groups;  // of a description: those who add, and consumers
+  // Of a description: those who add, consumers, and the warp that clears what no step of a biased call reaches.
+  static constexpr int readers = 2 + 128 * Shape::groups + Shape::biased;
   unsigned char* memory;                                   // at a multiple of 1024
   SharedAddress at;                                        // the same
 
