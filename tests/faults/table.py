@@ -498,7 +498,7 @@ FAULTS = [
           "(of_weight - subtracted) * kept",
           "dropout takes delta with the weights that it drops (G3)", hopper=True),
     Fault("hopper-gradient-of-another-draw",
-          "<< 4 * (member ^ bits)",
+          "<< 4 * (member() ^ bits)",
           "<< 4 * bits",
           "a lane drops the weights of another lane's queries (S7)", hopper=True),
     Fault("hopper-gradient-without-slope",

@@ -223,7 +223,7 @@ class BackwardConsumer {
   HEED_DEVICE void attend() {
     const int group = plan.group;
     BackwardStep step(*keys.tile, group);
-    if constexpr (Shape::dropping) remain = options_of(step).remaining();
+    if constexpr (Shape::dropping) remain = options_of(step).drawn(0);
     barrier_wait(shared.keys_full(), key_tiles & 1);
     clear_keys();
     barrier_wait(shared.queries_full(steps), shared.phase(steps));
@@ -241,7 +241,7 @@ class BackwardConsumer {
       keys.sync_both();
       products.multiply_scores(query_sums(), n);
       if constexpr (Shape::biased) store_bias(step, n);
-      if constexpr (Shape::dropping) remain = options_of(step.next(group)).remaining();  // while sums are found
+      if constexpr (Shape::dropping) remain = options_of(step.next(group)).drawn(0);  // while sums are found
       wait_for_products<1>();
       pin(dv), pin(dk);
       keys.release(shared.stage_empty(n));
@@ -298,6 +298,7 @@ class BackwardConsumer {
   // Ends with dP complete.
   HEED_DEVICE void weigh(const BackwardStep& step) {
     const BackwardOptions<Shape> options = options_of(step);
+    if constexpr (Shape::dropping) remain = options.remaining(remain | options.drawn(1));
     wait_for_products<1>();
     pin(s);
     if constexpr (Shape::capped) scores().cap(s);
@@ -362,7 +363,8 @@ class BackwardConsumer {
   }
   // One thread of a warpgroup.
   HEED_DEVICE bool stores_bias() const {
-    return Shape::biased && plan.bias_gradient == BiasGradient::of_products && thread_index() % 128 == 0;
+    return Shape::biased && type == Type::bf16 && plan.bias_gradient == BiasGradient::of_products &&
+           thread_index() % 128 == 0;
   }
 
   // dQ of step n to those who add it.

@@ -100,29 +100,33 @@ struct BackwardOptions {
 
   // Which weights remain after dropout, by the draws of drops() in tile/row.cuh: a bit for each score, in
   // their order. Four neighbouring keys share a draw, which are four lanes': each of them draws for a fourth
-  // of the queries.
-  HEED_DEVICE std::uint32_t remaining() const {
-    const int member = keys.lane / 4 % 4;
-    std::uint32_t own = 0;  // bit 16 a + 4 key + 2 r + e, of queries 8 (4 a + member) + e
+  // of the queries, in two parts, so that they hide behind more products. Bit 16 part + 4 key + 2 r + e is of
+  // queries 8 (4 part + member) + e.
+  HEED_DEVICE std::uint32_t drawn(int part) const {
+    std::uint32_t own = 0;
 #pragma unroll
-    for (int a = 0; a < 2; ++a)
+    for (int e = 0; e < 2; ++e) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) own |= draw(r, 8 * (4 * a + member) + e) << (16 * a + 2 * r + e);
-        asm volatile("" : "+r"(own));  // two draws at a time: else products wait (C7511)
-      }
+      for (int r = 0; r < 2; ++r) own |= draw(r, 8 * (4 * part + member()) + e) << (16 * part + 2 * r + e);
+      asm volatile("" : "+r"(own));  // two draws at a time: else products wait (C7511)
+    }
+    return own;
+  }
+  HEED_DEVICE std::uint32_t remaining(std::uint32_t own) const {
     std::uint32_t remain = 0;
 #pragma unroll
     for (int bits = 0; bits < 4; ++bits) {
-      const std::uint32_t drawn = bits == 0 ? own : shuffle_xor(own, 4 * bits);
+      const std::uint32_t of_lane = bits == 0 ? own : shuffle_xor(own, 4 * bits);
       // fault: hopper-gradient-of-another-draw
-      remain |= (drawn >> 4 * member & 0x000F000Fu) << 4 * (member ^ bits);
+      remain |= (of_lane >> 4 * member() & 0x000F000Fu) << 4 * (member() ^ bits);
     }
     return remain;
   }
 
  private:
+  // Which of the four keys that share a draw.
+  HEED_DEVICE int member() const { return keys.lane / 4 % 4; }
+
   template <Type type>
   HEED_DEVICE void add_bias_of(Scores& s, SharedAddress bias) const {
     const SharedAddress from = keys.in_queries(bias);
