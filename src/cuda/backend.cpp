@@ -282,9 +282,9 @@ class BackwardMemory {
   static constexpr std::int64_t words(std::int64_t marks) { return (marks + 31) / 32; }
 
   static constexpr std::int64_t flag_bytes = 16;
-  std::int64_t rows_;               // of q
-  std::int64_t q_, k_, v_, bias_;   // words of marks
-  std::int64_t marks_;              // bytes of all, with the flag
+  std::int64_t rows_;              // of q
+  std::int64_t q_, k_, v_, bias_;  // words of marks
+  std::int64_t marks_;             // bytes of all, with the flag
 };
 
 std::int64_t own_bytes(BackwardRole role, const GradientCall& g) {

@@ -61,8 +61,7 @@ LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
   call.min_exponent = -127.0f / call.scaling.exponent;
   call.scale_log2e = softmax::in_base_2(p.scale);
   call.softcap_log2e = softmax::in_base_2(static_cast<float>(call.cap));
-  call.scale_over_softcap =
-      softmax::softcap_of(static_cast<float>(call.cap), {.product = p.scale}).argument;
+  call.scale_over_softcap = softmax::softcap_of(static_cast<float>(call.cap), {.product = p.scale}).argument;
   const auto as_the_first = [&](const Sequence& s) { return is_like(s, *p.sequences.begin()); };
   if (!p.sequences.empty()) call.each = *p.sequences.begin();
   if (std::all_of(p.sequences.begin(), p.sequences.end(), as_the_first)) call.sequences = nullptr;

@@ -275,8 +275,8 @@ CLAIM(repeated_gradients_have_one_answer) {
   }
 }
 
-// Two tiles of queries and two of keys for every kernel that Hopper's backward pass is compiled to: small enough
-// for tools that follow every access.
+// Two tiles of queries and two of keys for every kernel that Hopper's backward pass is compiled to: small
+// enough for tools that follow every access.
 Call smallest_call(int option, std::int64_t dim, DType dtype) {
   Call call{.q = Tensor::random({1, 2, 70, dim}, 141, 3, dtype),
             .k = Tensor::random({1, 1, 136, dim}, 142, 2, dtype),

@@ -355,10 +355,9 @@ class BackwardConsumer {
     if (!stores_bias()) return;
     const KeyTile& tile = *keys.tile;
     // fault: hopper-bias-gradient-of-another-head
-    store_box(
-        &plan.to_bias,
-        {tile.first_key() + keys.group * 64, step.tile * rows, tile.head(step.member), tile.b},
-        shared.scores(n) + keys.group * rows * 128, evict_first);
+    store_box(&plan.to_bias,
+              {tile.first_key() + keys.group * 64, step.tile * rows, tile.head(step.member), tile.b},
+              shared.scores(n) + keys.group * rows * 128, evict_first);
     commit_stores();
   }
   // One thread of a warpgroup.

@@ -16,6 +16,7 @@
 #include "cuda/call.hpp"
 #include "cuda/prefill/plan.hpp"
 #include "cuda/runtime/launch.hpp"
+#include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
 
@@ -150,9 +151,9 @@ inline bool is_writable(const Tensor& t) {
          t.stride.batch % line == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
 }
 
-// Who makes the gradient by a bias: the kernel of all products, whose dS it is in bf16, where every batch entry
-// and head has a matrix to itself; one of tiles (bias.cuh), where some share it, or it is of another type (dS of
-// f16 is lifted, and would be rounded twice); the exact kernel any other.
+// Who makes the gradient by a bias: the kernel of all products, whose dS it is in bf16, where every batch
+// entry and head has a matrix to itself; one of tiles (bias.cuh), where some share it, or it is of another
+// type (dS of f16 is lifted, and would be rounded twice); the exact kernel any other.
 enum class BiasGradient : std::uint8_t { none, of_products, of_tiles, exact };
 
 inline BiasGradient bias_gradient(const GradientCall& g) {
@@ -163,7 +164,8 @@ inline BiasGradient bias_gradient(const GradientCall& g) {
                          bias.dim == c.keys && c.keys % 8 == 0 && is_writable(bias.tensor);
   if (!is_matrix || bias.batch * bias.heads > 65535) return BiasGradient::exact;
   const bool is_own = bias.batch == c.batch && bias.heads == c.heads,
-             is_of_scores = bias.tensor.type == Type::bf16 && c.q.type == Type::bf16 && !g.accumulates;
+             is_of_scores = bias.tensor.type == Type::bf16 && c.q.type == Type::bf16 && !g.accumulates &&
+                            is_mappable(bias.tensor);
   return is_own && is_of_scores ? BiasGradient::of_products : BiasGradient::of_tiles;
 }
 

@@ -54,10 +54,11 @@ struct BackwardStep {
 
 template <class Shape>
 struct BackwardShared {
-  // Of a description: those who add, consumers, and the warp that clears what no step of a biased call reaches.
+  // Of a description: those who add, consumers, and the warp that clears what no step of a biased call
+  // reaches.
   static constexpr int readers = 2 + 128 * Shape::groups + Shape::biased;
-  unsigned char* memory;                                   // at a multiple of 1024
-  SharedAddress at;                                        // the same
+  unsigned char* memory;  // at a multiple of 1024
+  SharedAddress at;       // the same
 
   HEED_DEVICE explicit BackwardShared(unsigned char* any) {
     at = (shared_address(any) + 1023u) & ~1023u;
