@@ -8,6 +8,7 @@
 
 #include "cuda/general/backward.cuh"
 #include "cuda/general/kernel.cuh"
+#include "cuda/general/one_pass.cuh"
 #include "cuda/general/plan.hpp"
 
 namespace heed::cuda::general {
@@ -36,6 +37,43 @@ void launch(const GradientCall& g, Stream stream) {
         "cudaFuncSetAttribute");
   kernel<<<static_cast<unsigned>(blocks), Shape::threads, shared_bytes<Shape>, stream>>>(g, plan);
   check(cudaGetLastError(), "cuda.general: gradients");
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks)
+    differentiate_in_one_pass(const __grid_constant__ GradientCall g, const __grid_constant__ OnePassPlan plan) {
+#ifdef __CUDA_ARCH__
+  extern __shared__ __align__(16) unsigned char memory[];
+  using Kernel = OnePass<Shape>;
+  if constexpr (fits_architecture<typename Kernel::Shared>(__CUDA_ARCH__))
+    Kernel(g, plan, *reinterpret_cast<typename Kernel::Shared*>(memory)).run(gridDim.x);
+#endif
+}
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads)
+    write_queries_of_one_pass(const __grid_constant__ GradientCall g, const __grid_constant__ OnePassPlan plan) {
+  __shared__ typename OnePassQueries<Shape>::Unfinished unfinished;
+  OnePassQueries<Shape>::run(g, plan, unfinished);
+}
+
+// Of a plan that has its memory.
+template <class Shape>
+void launch_one_pass(const GradientCall& g, const OnePassPlan& plan, Stream stream) {
+  const auto blocks = static_cast<unsigned>(plan.blocks());
+  if (blocks == 0) return;
+  constexpr int bytes = sizeof(OnePassMemory<Shape>);
+  const auto kernel = differentiate_in_one_pass<Shape>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "cudaFuncSetAttribute");
+  if (plan.adds)
+    check(cudaMemsetAsync(plan.adds, 0, static_cast<std::size_t>(plan.add_bytes()), stream),
+          "cudaMemsetAsync");
+  kernel<<<blocks, Shape::threads, bytes, stream>>>(g, plan);
+  check(cudaGetLastError(), "cuda.general: gradients");
+  if (!plan.adds) return;
+  write_queries_of_one_pass<Shape>
+      <<<static_cast<unsigned>(plan.tiles()), Shape::threads, 0, stream>>>(g, plan);
+  check(cudaGetLastError(), "cuda.general: dQ");
 }
 
 template <class Shapes>

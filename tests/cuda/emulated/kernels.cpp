@@ -14,6 +14,7 @@
 #include "cuda/exact/inspect.cuh"
 #include "cuda/exact/long.cuh"
 #include "cuda/general/backward.cuh"
+#include "cuda/general/one_pass.cuh"
 #include "cuda/lower.hpp"
 #include "emulated/fibers.hpp"
 
@@ -133,9 +134,45 @@ void differentiate_in_general(const GradientCall& g) {
   });
 }
 
+// Memory as a block's shared memory is: whatever nobody wrote is NaN.
+template <class Shared>
+class PoisonedShared {
+ public:
+  PoisonedShared() : memory_(std::make_unique<unsigned char[]>(sizeof(Shared) + 16)) {
+    auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
+    shared_memory = memory_.get() + (16 - at % 16) % 16;
+    std::memset(shared_memory, 0xff, sizeof(Shared));
+  }
+  Shared& get() const { return *reinterpret_cast<Shared*>(shared_memory); }
+
+ private:
+  std::unique_ptr<unsigned char[]> memory_;
+};
+
+template <class Shape>
+void differentiate_in_one_pass(const GradientCall& g) {
+  constexpr int at_once = 3;  // blocks, as far as the order of claims goes
+  auto plan = general::OnePassPlan::of<Shape>(g, at_once);
+  unsigned claims = 0;
+  std::vector<float> memory(static_cast<std::size_t>(plan.template bytes<Shape>() / 4 + 1),
+                            std::numeric_limits<float>::quiet_NaN());
+  plan.take(&claims, reinterpret_cast<std::byte*>(memory.data()));
+  std::memset(plan.adds, 0, static_cast<std::size_t>(plan.add_bytes()));
+  if (!g.q.data) plan.adds = nullptr;
+  const PoisonedShared<typename general::OnePass<Shape>::Shared> shared;
+  emulated::launch(plan.blocks(), Shape::threads,
+                   [&] { general::OnePass<Shape>(g, plan, shared.get()).run(plan.blocks()); });
+  typename general::OnePassQueries<Shape>::Unfinished unfinished;
+  if (plan.adds)
+    emulated::launch(plan.tiles(), Shape::threads,
+                     [&] { general::OnePassQueries<Shape>::run(g, plan, unfinished); });
+}
+
 template <Type type, int dim>
 void differentiate_in_general(const GradientCall& g) {
   using enum general::PairStage;
+  if (general::OnePassShapes<type, dim>::takes(g))
+    return differentiate_in_one_pass<typename general::OnePassShapes<type, dim>::Plain>(g);
   const auto run = [&]<class Shape> { differentiate_in_general<Shape>(g); };
   const auto run_shapes = [&]<class Shapes> {
     if constexpr (requires { typename Shapes::Larger; })
