@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "cuda/backward/pairs.cuh"
+#include "cuda/general/one_pass.cuh"
 #include "cuda/general/scores.cuh"
 #include "cuda/general/sources.cuh"
 
@@ -23,9 +24,6 @@ namespace heed::cuda::general {
 
 // Which sums a block makes. All of them need S, and those but V's need dP.
 enum Gradient : unsigned { of_q = 1, of_k = 2, of_v = 4 };
-
-// What a stage of pairs can do: ranges of keys alone, or every option.
-enum class PairStage : std::uint8_t { ranges, every_option };
 
 template <Type element, unsigned gradients, int width, int tiles_of_warp, int items_walked,
           PairStage stage_of_pairs, int warp_count = 4>

@@ -12,14 +12,19 @@
 
 #include "cuda/backward/order.hpp"
 #include "cuda/backward/pairs.cuh"
+#include "cuda/general/pair_options.cuh"
 #include "cuda/general/products.cuh"
 #include "cuda/general/sources.cuh"
 
 namespace heed::cuda::general {
 
-template <Type element, int width, int rows_of_tile, int keys_of_tile, int row_warps_of_scores,
-          int key_warps_of_sums, int row_warps_of_queries, int blocks_at_once = 1>
+// What a stage of pairs can do: ranges of keys alone, or every option but the front of a window.
+enum class PairStage : std::uint8_t { ranges, every_option };
+
+template <Type element, int width, PairStage stage_of_pairs, int rows_of_tile, int keys_of_tile,
+          int row_warps_of_scores, int key_warps_of_sums, int row_warps_of_queries, int blocks_at_once = 1>
 struct OnePassShape {
+  static constexpr bool has_options = stage_of_pairs == PairStage::every_option;
   static constexpr Type type = element;
   static constexpr int dim = width;  // of keys and of values: a multiple of 64; a call's may be smaller
   static constexpr int rows = rows_of_tile, keys = keys_of_tile, warps = 8, threads = 32 * warps;
@@ -31,23 +36,30 @@ struct OnePassShape {
   using QuerySums = SumLayout<rows, dim, row_warps_of_queries, warps / row_warps_of_queries>;
 };
 
-template <Type type, int dim>
+template <Type type, int dim, PairStage stage>
 struct OnePassShapes;
-template <Type type>
-struct OnePassShapes<type, 64> {
-  using Plain = OnePassShape<type, 64, 64, 128, 2, 4, 4, 2>;
-  static bool takes(const GradientCall& g) { return has_only_ranges(g.forward) && g.forward.drop_below == 0; }
+template <Type type, PairStage stage>
+struct OnePassShapes<type, 64, stage> {
+  using Shape = OnePassShape<type, 64, stage, 64, 128, 2, 4, 4>;
 };
-template <Type type>
-struct OnePassShapes<type, 128> {
-  using Plain = OnePassShape<type, 128, 64, 128, 2, 4, 2>;
-  static bool takes(const GradientCall& g) { return has_only_ranges(g.forward) && g.forward.drop_below == 0; }
+template <Type type, PairStage stage>
+struct OnePassShapes<type, 128, stage> {
+  using Shape = OnePassShape<type, 128, stage, 64, 128, 2, 4, 2>;
 };
-template <Type type>
-struct OnePassShapes<type, 256> {
-  using Plain = OnePassShape<type, 256, 64, 64, 4, 2, 2>;
-  static bool takes(const GradientCall& g) { return has_only_ranges(g.forward) && g.forward.drop_below == 0; }
+template <Type type, PairStage stage>
+struct OnePassShapes<type, 256, stage> {
+  using Shape = OnePassShape<type, 256, stage, 64, 64, 4, 2, 2>;
 };
+
+constexpr PairStage stage_of(const Call& c) {
+  return has_only_ranges(c) && c.drop_below == 0 ? PairStage::ranges : PairStage::every_option;
+}
+
+// Keys of a window's front are seen from everywhere, not by neighbouring queries; bits of masks take memory.
+inline bool has_one_pass(const Call& c) {
+  constexpr std::int64_t max_mask_bytes = 256'000'000;
+  return c.front == 0 && c.gap_count == 0 && mask_tiles(c).bytes() <= max_mask_bytes;
+}
 
 // What a launch tells the kernel besides the call.
 struct OnePassPlan {
@@ -56,10 +68,11 @@ struct OnePassPlan {
   int heads;           // of q
   unsigned* claims;    // 0 before and after
   // Where dQ is asked for, for every tile of queries of every head: its sum so far, as registers lie, and how
-  // many tiles of keys have added to it.
+  // many tiles of keys are through with it.
   float* sums;
-  unsigned* adds;
-  bool q_in_16, k_in_16, v_in_16, out_gradient_in_16;  // rows can be copied 16 bytes at a time
+  unsigned* adds;  // twice their number, and 1 if there is a sum
+  MaskTiles mask;
+  bool q_in_16, k_in_16, v_in_16, out_gradient_in_16, bias_in_16;  // rows can be copied 16 bytes at a time
 
   constexpr std::int64_t tile(int in_line, int head) const { return std::int64_t{in_line} * heads + head; }
   constexpr std::int64_t tiles() const { return std::int64_t{queries.count} * heads; }
@@ -80,10 +93,12 @@ struct OnePassPlan {
             .claims = nullptr,
             .sums = nullptr,
             .adds = nullptr,
+            .mask = {},
             .q_in_16 = lies_in_16(c.q, c.dim),
             .k_in_16 = lies_in_16(c.k, c.dim),
             .v_in_16 = lies_in_16(c.v, c.value_dim),
-            .out_gradient_in_16 = lies_in_16(g.out_gradient, c.value_dim)};
+            .out_gradient_in_16 = lies_in_16(g.out_gradient, c.value_dim),
+            .bias_in_16 = c.bias.data && lies_in_16(c.bias, c.keys)};
   }
   constexpr std::int64_t add_bytes() const { return (tiles() * 4 + 255) / 256 * 256; }
   template <class Shape>
@@ -113,7 +128,7 @@ struct OnePassPlan {
 
 // Sums of threads on their way to a gradient. Rows have marks of 64 dimensions, whose parts several warps
 // have: one that is not finite keeps all of them from being written (S13).
-template <class Layout, int rows, int slabs>
+template <Type type, class Layout, int rows, int slabs>
 struct GradientWriter {
   using Unfinished = unsigned char[rows][slabs];
 
@@ -125,7 +140,7 @@ struct GradientWriter {
   Unfinished& unfinished;
 
   // at(row) says where a row of the tile is written; all threads of the block call this together.
-  template <Type type, class At>
+  template <class At>
   HEED_DEVICE void write(const typename Layout::Sums& x, const At& at) const {
     for (int n = thread_index(); n < rows * slabs; n += Layout::threads) unfinished[n / slabs][n % slabs] = 0;
     sync();
@@ -139,14 +154,14 @@ struct GradientWriter {
       for (int r = 0; r < 2; ++r) {
         const int row = Layout::row(m, r);
         const auto [to_row, number, is_real] = at(row);
-        if (is_real) write_row<type>(x[m], r, row, to_row, number);
+        if (is_real) write_row(x[m], r, row, to_row, number);
       }
     sync();
   }
 
  private:
   // Adding +0 gives every zero one sign.
-  HEED_DEVICE float gradient(float x) const { return x * factor + 0.0f; }
+  HEED_DEVICE float gradient(float x) const { return x * lowered<type> * factor + 0.0f; }
 
   template <class Visit>
   HEED_DEVICE void each(const typename Layout::Sums& x, const Visit& visit) const {
@@ -160,7 +175,6 @@ struct GradientWriter {
                 gradient(x[m][n][2 * r + 1]));
   }
 
-  template <Type type>
   HEED_DEVICE void write_row(const float (&x)[Layout::column_tiles][4], int r, int row, const Row& into,
                              std::int64_t number) const {
     const bool in_pairs = !g.accumulates && into.type == type && into.step == 1 && dim % 2 == 0 &&
@@ -219,6 +233,7 @@ struct OnePassMemory {
   StepRows<Shape::rows> rows[3];  // of the step at hand, the one in flight and the one after it
   unsigned char unfinished[max_rows][slabs];
   OwnedKeys owned;
+  OptionMemory<Shape> options;
 };
 
 template <class Shape>
@@ -237,7 +252,7 @@ class OnePass {
   using Shared = OnePassMemory<Shape>;
 
   HEED_DEVICE OnePass(const GradientCall& call, const OnePassPlan& launch, Shared& memory)
-      : g(call), c(call.forward), plan(launch), shared(memory) {}
+      : g(call), c(call.forward), plan(launch), shared(memory), options(c, launch.mask, memory.options) {}
 
   HEED_DEVICE void run(std::int64_t blocks) {
     if (thread_index() == 0) claim(blocks);
@@ -321,59 +336,86 @@ class OnePass {
 
   // Of this thread's row of a step: log-sum-exp and delta; those beyond the last give nothing (G6).
   struct RowPair {
-    float lse = -minus_infinity, delta = 0;
+    float lse = -minus_infinity, delta = 0, rest = 0;
   };
   HEED_DEVICE RowPair find_row(const Step& at) const {
     const int n = thread_index(), i = at.tile * Shape::rows + n;
     if (at.is_over() || n >= Shape::rows || i >= shared.owned.queries) return {};
     const std::int64_t row = g.row(shared.owned.b, head(at), c.sequence(shared.owned.b).first_query + i);
-    return {g.rows.log_sum_exp[row], g.rows.delta[row]};
+    return {g.rows.log_sum_exp[row], g.rows.delta[row], Shape::has_options ? g.rows.rest[row] : 0.0f};
   }
-  HEED_DEVICE void put_row(StepRows<Shape::rows>& rows, const RowPair& of) const {
-    if (thread_index() < Shape::rows) rows.lse[thread_index()] = of.lse, rows.delta[thread_index()] = of.delta;
+  HEED_DEVICE void put_row(int at, const RowPair& of) const {
+    const int n = thread_index();
+    if (n >= Shape::rows) return;
+    shared.rows[at].lse[n] = of.lse, shared.rows[at].delta[n] = of.delta;
+    if constexpr (Shape::has_options) shared.options.rest[at][n] = of.rest;
+  }
+  HEED_DEVICE StepOfPairs pairs_of(const Step& at) const {
+    const OwnedKeys& keys = shared.owned;
+    const int first = at.tile * Shape::rows;
+    return {keys.b, head(at), first, static_cast<int>(c.sequence(keys.b).first_query) + first, keys.tile,
+            keys.first};
   }
 
   HEED_DEVICE void walk() {
     const int group = static_cast<int>(c.group());
     const QueryTiles seen = shared.owned.seen;
     Step step{seen.last, 0, (seen.last - seen.first + 1) * group}, next = step.next(group);
-    put_row(shared.rows[0], find_row(step));
-    put_row(shared.rows[1], find_row(next));
+    put_row(0, find_row(step)), put_row(1, find_row(next));
     sync();
-    if (!step.is_over()) prefetch(0, step, shared.rows[0]);
+    if (!step.is_over()) {
+      prefetch(0, step, shared.rows[0]);
+      if constexpr (Shape::has_options) options.prefetch(pairs_of(step), plan.bias_in_16);
+    }
     commit_copies();
-    unsigned* added = nullptr;  // of the step before: whom to tell, and what
-    unsigned count = 0;
+    Added added;
     int stage = 0, at = 0;
 #pragma unroll 1
     for (; !step.is_over(); step = next, next = next.next(group)) {
       const int following = at == 2 ? 0 : at + 1, after = at == 0 ? 2 : at - 1;
       wait_for_copies<0>();
-      sync();
+      const bool is_seen = sync_and_look();
       if (!next.is_over()) prefetch(1 - stage, next, shared.rows[following]);
-      commit_copies();
       const RowPair coming = find_row(next.next(group));
-      add_scores(step, stage, shared.rows[at]);
-      put_row(shared.rows[after], coming);
+      if (is_seen) add_scores(step, stage, at);
+      put_row(after, coming);
       fence();  // of what was added to dQ a step ago
       sync();
-      if (added && thread_index() == 0) store_release(added, count);
-      add_products<Shape::type, Shape::rows / 16>(
-          value_sums, ScoresAsColumns::on_rows(shared_address(shared.p), KeySums::first_row()),
-          AsColumns::on_columns(shared_address(shared.out_gradient[stage]), KeySums::first_column()));
-      add_products<Shape::type, Shape::rows / 16>(
-          key_sums, ScoresAsColumns::on_rows(shared_address(shared.ds), KeySums::first_row()),
-          AsColumns::on_columns(shared_address(shared.q[stage]), KeySums::first_column()));
-      if (plan.adds) add_queries(step, added, count);
+      added.tell();
+      if constexpr (Shape::has_options)
+        if (!next.is_over()) options.prefetch(pairs_of(next), plan.bias_in_16);
+      commit_copies();
+      if (is_seen) {
+        add_keys(stage);
+        if (plan.adds) added = add_queries(step);
+      } else if (plan.adds) {
+        added = pass_queries(step);
+      }
       stage = 1 - stage, at = following;
     }
     wait_for_copies<0>();
     fence();
     sync();
-    if (added && thread_index() == 0) store_release(added, count);
+    added.tell();
+  }
+  // Whether masks let any query of the step see any key.
+  HEED_DEVICE bool sync_and_look() const {
+    if constexpr (Shape::has_options)
+      if (!plan.mask.is_empty()) return any(options.sees_some());
+    sync();
+    return true;
   }
 
-  HEED_DEVICE void add_scores(const Step& step, int stage, const StepRows<Shape::rows>& rows) {
+  HEED_DEVICE void add_keys(int stage) {
+    add_products<Shape::type, Shape::rows / 16>(
+        value_sums, ScoresAsColumns::on_rows(shared_address(shared.p), KeySums::first_row()),
+        AsColumns::on_columns(shared_address(shared.out_gradient[stage]), KeySums::first_column()));
+    add_products<Shape::type, Shape::rows / 16>(
+        key_sums, ScoresAsColumns::on_rows(shared_address(shared.ds), KeySums::first_row()),
+        AsColumns::on_columns(shared_address(shared.q[stage]), KeySums::first_column()));
+  }
+
+  HEED_DEVICE void add_scores(const Step& step, int stage, int at) {
     typename Scores::Sums s, dp;
     Scores::clear(s), Scores::clear(dp);
     add_products<Shape::type, Shape::dim / 16>(
@@ -382,7 +424,11 @@ class OnePass {
     add_products<Shape::type, Shape::dim / 16>(
         dp, AsRows::on_rows(shared_address(shared.out_gradient[stage]), Scores::first_row()),
         AsRows::on_columns(shared_address(shared.v), Scores::first_column()));
-    is_whole(step) ? differentiate<false>(s, dp, step, rows) : differentiate<true>(s, dp, step, rows);
+    const StepRows<Shape::rows>& rows = shared.rows[at];
+    if constexpr (Shape::has_options)
+      differentiate_options(s, dp, step, at);
+    else
+      is_whole(step) ? differentiate<false>(s, dp, step, rows) : differentiate<true>(s, dp, step, rows);
   }
 
   HEED_DEVICE bool is_whole(const Step& step) const {
@@ -428,23 +474,104 @@ class OnePass {
       }
   }
 
+  // The same with every option, one after the other.
+  HEED_DEVICE void differentiate_options(typename Scores::Sums& s, typename Scores::Sums& dp, const Step& step,
+                                         int at) {
+    const StepRows<Shape::rows>& rows = shared.rows[at];
+    const StepOfPairs pairs = pairs_of(step);
+    const std::uint32_t seen = options.masked(seen_by_ranges(step, rows)), drop = options.dropped(pairs);
+    using Options = PairOptions<Shape>;
+    Options::each_row([&](int m, int r) {
+      const float delta = rows.delta[Scores::row(m, r)];
+      Options::each_of_row(m, r, [&](int n, int e) {
+        float& x = dp[m][n][e];
+        if (c.drop_below > 0) x = drop & Options::bit(m, n, e) ? 0.0f : x * c.keep_scale;
+        x = x - delta;
+      });
+    });
+    options.scale(s, dp, rows.lse, shared.options.rest[at]);
+    options.bias(s, pairs);
+    const bool has_cap = c.softcap.cap != 0;
+    const SharedAddress to = shared_address(shared.p) + Scores::column(0) * 2,
+                        ds_to = shared_address(shared.ds) + Scores::column(0) * 2;
+    Options::each_row([&](int m, int r) {
+      const int row = Scores::row(m, r);
+      const float base = lifted(has_cap ? 0.0f : -rows.lse[row]);
+#pragma unroll
+      for (int n = 0; n < Scores::column_tiles; ++n) {
+        float p[2], ds[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const std::uint32_t bit = Options::bit(m, n, 2 * r + e);
+          const float x = s[m][n][2 * r + e];
+          const bool is_seen = (seen & bit) != 0 && x != minus_infinity;
+          p[e] = is_seen ? fast_exp2(x + base) : 0.0f;
+          ds[e] = is_seen ? p[e] * dp[m][n][2 * r + e] : 0.0f;
+          if (c.drop_below > 0) p[e] = drop & bit ? 0.0f : p[e] * c.keep_scale;
+        }
+        const SharedAddress offset = row * Shape::score_pitch + n * 16;
+        store_shared4(to + offset, pack2<Shape::type>(p[0], p[1]));
+        store_shared4(ds_to + offset, pack2<Shape::type>(ds[0], ds[1]));
+      }
+    });
+  }
+  // A row that gives nothing to anybody sees nothing.
+  HEED_DEVICE std::uint32_t seen_by_ranges(const Step& step, const StepRows<Shape::rows>& rows) const {
+    const OwnedKeys& keys = shared.owned;
+    using Options = PairOptions<Shape>;
+    std::uint32_t seen = 0;
+    Options::each_row([&](int m, int r) {
+      const int row = Scores::row(m, r), i = step.tile * Shape::rows + row, first = keys.first + Scores::column(0);
+      const int begin = i + keys.first_offset - first,
+                end = rows.lse[row] == -minus_infinity ? begin : min_of(i + keys.end_offset, keys.key_count) - first;
+      Options::each_of_row(m, r, [&](int n, int e) {
+        if (8 * n + e % 2 >= begin && 8 * n + e % 2 < end) seen |= Options::bit(m, n, e);
+      });
+    });
+    return seen;
+  }
+
+  // Whom to tell that a step's dQ is in its sum, once all threads have added: the word of its tile.
+  struct Added {
+    unsigned* word = nullptr;
+    unsigned value = 0;
+
+    HEED_DEVICE void tell() const {
+      if (word && thread_index() == 0) store_release(word, value);
+    }
+  };
+  // The word of a step's tile of queries, and how many tiles of keys come before this one.
+  struct Turn {
+    std::int64_t tile;
+    unsigned* word;
+    unsigned before;
+
+    HEED_DEVICE unsigned wait() const {
+      for (;;)
+        if (const unsigned found = load_acquire(word); found / 2 == before) return found;
+    }
+  };
+  HEED_DEVICE Turn turn_of(const Step& step) const {
+    const OwnedKeys& keys = shared.owned;
+    const std::int64_t tile = plan.tile(keys.line + step.tile, head(step));
+    const int below = keys.tile - max_of(step.tile * Shape::rows + keys.first_offset, 0) / Shape::keys;
+    return {tile, plan.adds + tile, static_cast<unsigned>(below)};
+  }
+  HEED_DEVICE Added pass_queries(const Step& step) const {
+    const Turn turn = turn_of(step);
+    if (thread_index() != 0) return {};
+    return {turn.word, turn.wait() + 2};
+  }
   // dQ of a step is added when the tiles of keys below have added theirs.
-  HEED_DEVICE void add_queries(const Step& step, unsigned*& added, unsigned& count) {
+  HEED_DEVICE Added add_queries(const Step& step) {
     typename QuerySums::Sums x;
     QuerySums::clear(x);
     add_products<Shape::type, Shape::keys / 16>(
         x, ScoresAsRows::on_rows(shared_address(shared.ds), QuerySums::first_row()),
         AsColumns::on_columns(shared_address(shared.k), QuerySums::first_column()));
-    const OwnedKeys& keys = shared.owned;
-    const std::int64_t tile = plan.tile(keys.line + step.tile, head(step));
-    const int below = keys.tile - max_of(step.tile * Shape::rows + keys.first_offset, 0) / Shape::keys;
-    added = plan.adds + tile;
-    if (lane_index() == 0)
-      while (load_acquire(added) != static_cast<unsigned>(below)) {
-      }
-    sync_warp();
-    count = static_cast<unsigned>(below) + 1;
-    float* const to = plan.sums + tile * (Shape::rows * Shape::dim) + thread_index();
+    const Turn turn = turn_of(step);
+    const bool has_sum = warp_any(lane_index() == 0 && turn.wait() % 2 != 0);
+    float* const to = plan.sums + turn.tile * (Shape::rows * Shape::dim) + thread_index();
 #pragma unroll
     for (int m = 0; m < QuerySums::row_tiles; ++m)
 #pragma unroll
@@ -452,11 +579,12 @@ class OnePass {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           float* const at = to + ((m * QuerySums::column_tiles + n) * 4 + e) * Shape::threads;
-          if (below == 0)
-            *at = x[m][n][e];
-          else
+          if (has_sum)
             add_in_memory(at, x[m][n][e]);
+          else
+            *at = x[m][n][e];
         }
+    return {turn.word, 2 * turn.before + 3};
   }
 
   HEED_DEVICE void write() {
@@ -464,9 +592,9 @@ class OnePass {
     const auto write_keys = [&](const typename KeySums::Sums& x, const Tensor& to, unsigned char* marks,
                                 std::int64_t dim, float factor) {
       if (!to.data) return;
-      using Writer = GradientWriter<KeySums, Shared::max_rows, Shared::slabs>;
-      Writer{g, to, marks, dim, factor * lowered<Shape::type>, shared.unfinished}
-          .template write<Shape::type>(x, [&](int row) -> WrittenRow {
+      using Writer = GradientWriter<Shape::type, KeySums, Shared::max_rows, Shared::slabs>;
+      Writer{g, to, marks, dim, factor, shared.unfinished}
+          .write(x, [&](int row) -> WrittenRow {
             const std::int64_t of = c.sequence(keys.b).first_key + keys.first + row;
             return {row_of(to, keys.b, keys.kv_head, of), g.key(keys.b, keys.kv_head, of), row < keys.count};
           });
@@ -479,6 +607,7 @@ class OnePass {
   const Call& c;
   const OnePassPlan& plan;
   Shared& shared;
+  PairOptions<Shape> options;
   typename KeySums::Sums key_sums, value_sums;
 };
 
@@ -499,7 +628,7 @@ class OnePassQueries {
     const int first = found.tile * Shape::rows;
     if (first >= s.queries) return;
     const std::int64_t tile = plan.tile(line, h);
-    const bool has_sum = plan.adds[tile] > 0;  // else zeros: nobody has added
+    const bool has_sum = plan.adds[tile] % 2 != 0;  // else zeros: nobody has added
     const float* const from = plan.sums + tile * (Shape::rows * Shape::dim) + thread_index();
     typename QuerySums::Sums x;
 #pragma unroll
@@ -510,9 +639,9 @@ class OnePassQueries {
         for (int e = 0; e < 4; ++e)
           x[m][n][e] =
               has_sum ? from[((m * QuerySums::column_tiles + n) * 4 + e) * Shape::threads] : 0.0f;
-    using Writer = GradientWriter<QuerySums, Shape::rows, slabs>;
-    Writer{g, g.q, g.rows.unfinished_q, c.dim, g.scale * lowered<Shape::type>, unfinished}
-        .template write<Shape::type>(x, [&](int row) -> WrittenRow {
+    using Writer = GradientWriter<Shape::type, QuerySums, Shape::rows, slabs>;
+    Writer{g, g.q, g.rows.unfinished_q, c.dim, g.scale, unfinished}
+        .write(x, [&](int row) -> WrittenRow {
           const Query q{found.b, h, first + row, s.first_query + first + row};
           return {row_of(g.q, q), g.row(q.b, q.h, q.row), first + row < s.queries};
         });

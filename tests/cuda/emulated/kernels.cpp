@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cuda/backward/complete.cuh"
+#include "cuda/backward/mask.cuh"
 #include "cuda/backward/rows.cuh"
 #include "cuda/exact/backward.cuh"
 #include "cuda/exact/bias_gradient.cuh"
@@ -159,6 +160,10 @@ void differentiate_in_one_pass(const GradientCall& g) {
   plan.take(&claims, reinterpret_cast<std::byte*>(memory.data()));
   std::memset(plan.adds, 0, static_cast<std::size_t>(plan.add_bytes()));
   if (!g.q.data) plan.adds = nullptr;
+  plan.mask = mask_tiles(g.forward);
+  std::vector<KeyBits> bits(static_cast<std::size_t>(plan.mask.tiles() * MaskTiles::keys));
+  plan.mask.words = bits.data();
+  emulated::launch(plan.mask.tiles(), MaskTiles::keys, [&] { pack_mask_tile(g.forward, plan.mask); });
   const PoisonedShared<typename general::OnePass<Shape>::Shared> shared;
   emulated::launch(plan.blocks(), Shape::threads,
                    [&] { general::OnePass<Shape>(g, plan, shared.get()).run(plan.blocks()); });
@@ -171,8 +176,10 @@ void differentiate_in_one_pass(const GradientCall& g) {
 template <Type type, int dim>
 void differentiate_in_general(const GradientCall& g) {
   using enum general::PairStage;
-  if (general::OnePassShapes<type, dim>::takes(g))
-    return differentiate_in_one_pass<typename general::OnePassShapes<type, dim>::Plain>(g);
+  if (general::has_one_pass(g.forward))
+    return general::stage_of(g.forward) == ranges
+               ? differentiate_in_one_pass<typename general::OnePassShapes<type, dim, ranges>::Shape>(g)
+               : differentiate_in_one_pass<typename general::OnePassShapes<type, dim, every_option>::Shape>(g);
   const auto run = [&]<class Shape> { differentiate_in_general<Shape>(g); };
   const auto run_shapes = [&]<class Shapes> {
     if constexpr (requires { typename Shapes::Larger; })

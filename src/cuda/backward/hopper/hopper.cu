@@ -5,7 +5,7 @@
 #include <initializer_list>
 
 #include "cuda/backward/backward.hpp"
-#include "cuda/backward/hopper/mask.cuh"
+#include "cuda/backward/mask.hpp"
 #include "cuda/backward/hopper/plan.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 

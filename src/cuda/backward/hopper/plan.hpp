@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cuda/backward/hopper/mask.hpp"
+#include "cuda/backward/mask.hpp"
 #include "cuda/backward/order.hpp"
 #include "cuda/call.hpp"
 #include "cuda/runtime/launch.hpp"

@@ -197,6 +197,11 @@ inline float load_shared_float(SharedAddress from) {
   return x;
 }
 
+inline std::uint32_t load_shared4(SharedAddress from) {
+  std::uint32_t x;
+  std::memcpy(&x, shared_memory + from, 4);
+  return x;
+}
 inline void store_shared4(SharedAddress to, std::uint32_t x) { std::memcpy(shared_memory + to, &x, 4); }
 inline void sync_warp() {
   const int mine = 0;

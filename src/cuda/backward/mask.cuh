@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Boolean masks and documents become bits (mask.hpp).
 #pragma once
-#include <cuda_runtime.h>
-
 #include <cstdint>
 
-#include "cuda/backward/hopper/mask.hpp"
-#include "cuda/runtime/launch.hpp"
+#include "cuda/backward/mask.hpp"
 #include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
@@ -18,8 +15,7 @@ HEED_DEVICE bool has_one_mask_of_bytes(const Call& c) {
 }
 
 // A block for each tile, a thread for each key.
-__global__ void __launch_bounds__(MaskTiles::keys)
-    pack_mask_tiles(const __grid_constant__ Call c, const __grid_constant__ MaskTiles mask) {
+HEED_DEVICE void pack_mask_tile(const Call& c, const MaskTiles& mask) {
   std::int64_t n = block_index();
   const auto next = [&](int extent) {
     const auto found = static_cast<int>(n % extent);
@@ -47,15 +43,6 @@ __global__ void __launch_bounds__(MaskTiles::keys)
     bits.word[q / 32] |= static_cast<std::uint32_t>(is_seen) << q % 32;
   }
   const_cast<KeyBits*>(mask.words)[block_index() * MaskTiles::keys + thread_index()] = bits;
-}
-
-// Puts the mask into this memory.
-inline MaskTiles packed(const Call& c, MaskTiles mask, std::byte* memory, Stream stream) {
-  if (mask.is_empty()) return mask;
-  mask.words = reinterpret_cast<const KeyBits*>(memory);
-  pack_mask_tiles<<<static_cast<unsigned>(mask.tiles()), MaskTiles::keys, 0, stream>>>(c, mask);
-  check(cudaGetLastError(), "cuda.backward: masks");
-  return mask;
 }
 
 }  // namespace heed::cuda

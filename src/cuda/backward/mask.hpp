@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boolean masks and documents as Hopper's backward pass reads them: packed to bits once per call.
+// Boolean masks and documents as a backward pass in one kernel reads them: packed to bits once per call.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/call.hpp"
+
+struct CUstream_st;
 
 namespace heed::cuda {
 
@@ -45,5 +48,8 @@ inline MaskTiles mask_tiles(const Call& c) {
           .query_tiles = by_row ? count(c.queries, MaskTiles::queries) : 1,
           .key_tiles = count(c.keys, MaskTiles::keys)};
 }
+
+// The mask, once a launch has put it into this memory.
+MaskTiles packed(const Call&, MaskTiles, std::byte* memory, CUstream_st*);
 
 }  // namespace heed::cuda
