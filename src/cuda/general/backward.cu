@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which backward passes the general kernels take, which of their shapes a call goes to on the current device,
-// and the launches: dK and dV, dQ, the bias.
+// and the launches: dQ, dK and dV, the bias.
 #include <algorithm>
 
 #include "cuda/backward/backward.hpp"
@@ -10,12 +10,13 @@ namespace heed::cuda {
 namespace general {
 
 // Files of their own, so that they compile side by side.
-extern template void launch_backward<Type::bf16, 64>(const GradientCall&, Stream);
-extern template void launch_backward<Type::bf16, 128>(const GradientCall&, Stream);
-extern template void launch_backward<Type::bf16, 256>(const GradientCall&, Stream);
-extern template void launch_backward<Type::f16, 64>(const GradientCall&, Stream);
-extern template void launch_backward<Type::f16, 128>(const GradientCall&, Stream);
-extern template void launch_backward<Type::f16, 256>(const GradientCall&, Stream);
+using Launch = void(const GradientCall&, const MaskTiles&, const Workspace&, Stream);
+extern template Launch launch_backward<Type::bf16, 64>;
+extern template Launch launch_backward<Type::bf16, 128>;
+extern template Launch launch_backward<Type::bf16, 256>;
+extern template Launch launch_backward<Type::f16, 64>;
+extern template Launch launch_backward<Type::f16, 128>;
+extern template Launch launch_backward<Type::f16, 256>;
 
 }  // namespace general
 
@@ -32,9 +33,22 @@ const char* general_backward_refuses(const GradientCall& g) {
   return general_refuses(c);
 }
 
-void launch_general_backward(const GradientCall& g, const Workspace&, Stream stream) {
+std::int64_t general_backward_bytes(const GradientCall& g) {
   using namespace general;
-  for_width(g, [&]<Type type, int dim> { launch_backward<type, dim>(g, stream); });
+  const MaskTiles mask = mask_tiles(g.forward);
+  std::int64_t bytes = 0;
+  for_width(g, [&]<Type type, int dim> {
+    run_in_one_pass<type, dim>(g, mask, [&]<class Shape> {
+      bytes = OnePassPlan::of<Shape>(g, 1).template bytes<Shape>() + mask.bytes();
+    });
+  });
+  return bytes;
+}
+
+void launch_general_backward(const GradientCall& g, const MaskTiles& mask, const Workspace& memory,
+                             Stream stream) {
+  using namespace general;
+  for_width(g, [&]<Type type, int dim> { launch_backward<type, dim>(g, mask, memory, stream); });
   launch_exact_bias_gradient(g, stream);
 }
 

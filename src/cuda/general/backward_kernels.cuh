@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "cuda/backward/backward.hpp"
 #include "cuda/general/backward.cuh"
 #include "cuda/general/kernel.cuh"
 #include "cuda/general/one_pass.cuh"
@@ -94,9 +95,33 @@ void launch_shapes(const GradientCall& g, Stream stream) {
   for_each_shape<Shapes>(g, [&]<class Shape> { launch<Shape>(g, stream); });
 }
 
-// For heads of up to `dim` dimensions: the largest shapes that the device has room for.
+// Calls run.operator()<Shape>() with the shape of one pass that the device has room for; returns false where
+// there is none.
+template <Type type, int dim, class Run>
+bool run_in_one_pass(const GradientCall& g, const MaskTiles& mask, const Run& run) {
+  if (!has_one_pass(g, mask)) return false;
+  const auto run_stage = [&]<PairStage stage> {
+    using Shape = typename OnePassShapes<type, dim, stage>::Shape;
+    if (!device_facts().fits_block(sizeof(OnePassMemory<Shape>))) return false;
+    run.template operator()<Shape>();
+    return true;
+  };
+  return stage_of(g.forward) == PairStage::ranges ? run_stage.template operator()<PairStage::ranges>()
+                                                  : run_stage.template operator()<PairStage::every_option>();
+}
+
+// For heads of up to `dim` dimensions: in one pass, or the largest shapes that the device has room for. `mask`
+// has no words yet; they and sums of dQ go into this memory.
 template <Type type, int dim>
-void launch_backward(const GradientCall& g, Stream stream) {
+void launch_backward(const GradientCall& g, const MaskTiles& mask, const Workspace& memory, Stream stream) {
+  const bool is_done = run_in_one_pass<type, dim>(g, mask, [&]<class Shape> {
+    auto plan = OnePassPlan::of<Shape>(g, device_facts().multiprocessors);
+    plan.take(memory.counters(), memory.rest());
+    plan.mask = packed(g.forward, mask, memory.rest() + plan.template bytes<Shape>(), stream);
+    if (!g.q.data) plan.adds = nullptr;
+    launch_one_pass<Shape>(g, plan, stream);
+  });
+  if (is_done) return;
   using Ranges = BackwardShapes<type, dim, PairStage::ranges>;
   using Every = BackwardShapes<type, dim, PairStage::every_option>;
   const bool has_ranges = has_only_ranges(g.forward) && g.forward.drop_below == 0;

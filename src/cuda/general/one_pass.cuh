@@ -22,8 +22,10 @@ namespace heed::cuda::general {
 enum class PairStage : std::uint8_t { ranges, every_option };
 
 template <Type element, int width, PairStage stage_of_pairs, int rows_of_tile, int keys_of_tile,
-          int row_warps_of_scores, int key_warps_of_sums, int row_warps_of_queries, int blocks_at_once = 1>
+          int row_warps_of_scores, int key_warps_of_sums, int row_warps_of_queries, int stages_of_q,
+          int stages_of_out_gradient, int blocks_at_once = 1>
 struct OnePassShape {
+  static constexpr int q_stages = stages_of_q, out_gradient_stages = stages_of_out_gradient;
   static constexpr bool has_options = stage_of_pairs == PairStage::every_option;
   static constexpr Type type = element;
   static constexpr int dim = width;  // of keys and of values: a multiple of 64; a call's may be smaller
@@ -40,15 +42,15 @@ template <Type type, int dim, PairStage stage>
 struct OnePassShapes;
 template <Type type, PairStage stage>
 struct OnePassShapes<type, 64, stage> {
-  using Shape = OnePassShape<type, 64, stage, 64, 128, 2, 4, 4>;
+  using Shape = OnePassShape<type, 64, stage, 64, 128, 2, 4, 4, 2, 1>;
 };
 template <Type type, PairStage stage>
 struct OnePassShapes<type, 128, stage> {
-  using Shape = OnePassShape<type, 128, stage, 64, 128, 2, 4, 2>;
+  using Shape = OnePassShape<type, 128, stage, 64, 128, 2, 4, 2, 2, 1>;
 };
 template <Type type, PairStage stage>
 struct OnePassShapes<type, 256, stage> {
-  using Shape = OnePassShape<type, 256, stage, 64, 64, 4, 2, 2>;
+  using Shape = OnePassShape<type, 256, stage, 64, 64, 4, 2, 2, 1, 1>;
 };
 
 constexpr PairStage stage_of(const Call& c) {
@@ -56,9 +58,11 @@ constexpr PairStage stage_of(const Call& c) {
 }
 
 // Keys of a window's front are seen from everywhere, not by neighbouring queries; bits of masks take memory.
-inline bool has_one_pass(const Call& c) {
+constexpr bool has_one_pass(const GradientCall& g, const MaskTiles& mask) {
   constexpr std::int64_t max_mask_bytes = 256'000'000;
-  return c.front == 0 && c.gap_count == 0 && mask_tiles(c).bytes() <= max_mask_bytes;
+  constexpr std::int64_t many = std::int64_t{1} << 30;  // rows of packed sequences are numbered in 31 bits
+  return g.forward.front == 0 && g.forward.gap_count == 0 && mask.bytes() <= max_mask_bytes &&
+         g.query_rows < many && g.key_rows < many;
 }
 
 // What a launch tells the kernel besides the call.
@@ -226,9 +230,9 @@ struct OnePassMemory {
 
   alignas(16) unsigned char k[Shape::keys * Shape::pitch];
   alignas(16) unsigned char v[Shape::keys * Shape::pitch];
-  alignas(16) unsigned char q[2][Shape::rows * Shape::pitch];
-  alignas(16) unsigned char out_gradient[2][Shape::rows * Shape::pitch];
-  alignas(16) unsigned char p[Shape::rows * Shape::score_pitch];
+  alignas(16) unsigned char q[Shape::q_stages][Shape::rows * Shape::pitch];
+  alignas(16) unsigned char out_gradient[Shape::out_gradient_stages][Shape::rows * Shape::pitch];
+  alignas(16) unsigned char p[Shape::rows * Shape::score_pitch];  // and before it a bias of 16 bits
   alignas(16) unsigned char ds[Shape::rows * Shape::score_pitch];
   StepRows<Shape::rows> rows[3];  // of the step at hand, the one in flight and the one after it
   unsigned char unfinished[max_rows][slabs];
@@ -328,10 +332,18 @@ class OnePass {
         [&](int r) -> Row { return {t.data, first.first + max_of(r, 0) * t.stride.length, t.stride.dim, t.type, 0}; },
         [&](int r) { return rows.lse[r] != -minus_infinity; });
   }
-  HEED_DEVICE void prefetch(int stage, const Step& at, const StepRows<Shape::rows>& rows) {
-    copy_rows(c.q, shared.q[stage], static_cast<int>(c.dim), plan.q_in_16, at, rows);
-    copy_rows(g.out_gradient, shared.out_gradient[stage], static_cast<int>(c.value_dim),
-              plan.out_gradient_in_16, at, rows);
+  // Operands of a step that have as many stages: one may be overwritten when the products of the step before
+  // are done, of two the other one before they begin.
+  template <int stages>
+  HEED_DEVICE void prefetch(int n, const Step& step) {
+    if (step.is_over()) return;
+    const StepRows<Shape::rows>& rows = shared.rows[n % 3];
+    if constexpr (Shape::q_stages == stages)
+      copy_rows(c.q, shared.q[n % stages], static_cast<int>(c.dim), plan.q_in_16, step, rows);
+    if constexpr (Shape::out_gradient_stages == stages)
+      copy_rows(g.out_gradient, shared.out_gradient[n % stages], static_cast<int>(c.value_dim),
+                plan.out_gradient_in_16, step, rows);
+    if constexpr (Shape::has_options && stages == 1) options.prefetch(pairs_of(step), shared_address(shared.p), plan.bias_in_16);
   }
 
   // Of this thread's row of a step: log-sum-exp and delta; those beyond the last give nothing (G6).
@@ -363,35 +375,27 @@ class OnePass {
     Step step{seen.last, 0, (seen.last - seen.first + 1) * group}, next = step.next(group);
     put_row(0, find_row(step)), put_row(1, find_row(next));
     sync();
-    if (!step.is_over()) {
-      prefetch(0, step, shared.rows[0]);
-      if constexpr (Shape::has_options) options.prefetch(pairs_of(step), plan.bias_in_16);
-    }
+    prefetch<2>(0, step), prefetch<1>(0, step);
     commit_copies();
     Added added;
-    int stage = 0, at = 0;
 #pragma unroll 1
-    for (; !step.is_over(); step = next, next = next.next(group)) {
-      const int following = at == 2 ? 0 : at + 1, after = at == 0 ? 2 : at - 1;
+    for (int n = 0; !step.is_over(); ++n, step = next, next = next.next(group)) {
       wait_for_copies<0>();
       const bool is_seen = sync_and_look();
-      if (!next.is_over()) prefetch(1 - stage, next, shared.rows[following]);
+      prefetch<2>(n + 1, next);
       const RowPair coming = find_row(next.next(group));
-      if (is_seen) add_scores(step, stage, at);
-      put_row(after, coming);
+      if (is_seen) add_scores(step, n);
+      put_row((n + 2) % 3, coming);
       fence();  // of what was added to dQ a step ago
       sync();
       added.tell();
-      if constexpr (Shape::has_options)
-        if (!next.is_over()) options.prefetch(pairs_of(next), plan.bias_in_16);
-      commit_copies();
-      if (is_seen) {
-        add_keys(stage);
-        if (plan.adds) added = add_queries(step);
-      } else if (plan.adds) {
-        added = pass_queries(step);
+      if (is_seen) add_keys(n);
+      if constexpr (Shape::has_options || Shape::q_stages == 1 || Shape::out_gradient_stages == 1) {
+        sync();
+        prefetch<1>(n + 1, next);
       }
-      stage = 1 - stage, at = following;
+      commit_copies();
+      if (plan.adds) added = is_seen ? add_queries(step) : pass_queries(step);
     }
     wait_for_copies<0>();
     fence();
@@ -406,27 +410,32 @@ class OnePass {
     return true;
   }
 
-  HEED_DEVICE void add_keys(int stage) {
-    add_products<Shape::type, Shape::rows / 16>(
-        value_sums, ScoresAsColumns::on_rows(shared_address(shared.p), KeySums::first_row()),
-        AsColumns::on_columns(shared_address(shared.out_gradient[stage]), KeySums::first_column()));
-    add_products<Shape::type, Shape::rows / 16>(
-        key_sums, ScoresAsColumns::on_rows(shared_address(shared.ds), KeySums::first_row()),
-        AsColumns::on_columns(shared_address(shared.q[stage]), KeySums::first_column()));
+  HEED_DEVICE SharedAddress q_of(int n) const { return shared_address(shared.q[n % Shape::q_stages]); }
+  HEED_DEVICE SharedAddress out_gradient_of(int n) const {
+    return shared_address(shared.out_gradient[n % Shape::out_gradient_stages]);
   }
 
-  HEED_DEVICE void add_scores(const Step& step, int stage, int at) {
+  HEED_DEVICE void add_keys(int n) {
+    add_products<Shape::type, Shape::rows / 16>(
+        value_sums, ScoresAsColumns::on_rows(shared_address(shared.p), KeySums::first_row()),
+        AsColumns::on_columns(out_gradient_of(n), KeySums::first_column()));
+    add_products<Shape::type, Shape::rows / 16>(
+        key_sums, ScoresAsColumns::on_rows(shared_address(shared.ds), KeySums::first_row()),
+        AsColumns::on_columns(q_of(n), KeySums::first_column()));
+  }
+
+  HEED_DEVICE void add_scores(const Step& step, int n) {
     typename Scores::Sums s, dp;
     Scores::clear(s), Scores::clear(dp);
     add_products<Shape::type, Shape::dim / 16>(
-        s, AsRows::on_rows(shared_address(shared.q[stage]), Scores::first_row()),
+        s, AsRows::on_rows(q_of(n), Scores::first_row()),
         AsRows::on_columns(shared_address(shared.k), Scores::first_column()));
     add_products<Shape::type, Shape::dim / 16>(
-        dp, AsRows::on_rows(shared_address(shared.out_gradient[stage]), Scores::first_row()),
+        dp, AsRows::on_rows(out_gradient_of(n), Scores::first_row()),
         AsRows::on_columns(shared_address(shared.v), Scores::first_column()));
-    const StepRows<Shape::rows>& rows = shared.rows[at];
+    const StepRows<Shape::rows>& rows = shared.rows[n % 3];
     if constexpr (Shape::has_options)
-      differentiate_options(s, dp, step, at);
+      differentiate_options(s, dp, step, n);
     else
       is_whole(step) ? differentiate<false>(s, dp, step, rows) : differentiate<true>(s, dp, step, rows);
   }
@@ -476,8 +485,8 @@ class OnePass {
 
   // The same with every option, one after the other.
   HEED_DEVICE void differentiate_options(typename Scores::Sums& s, typename Scores::Sums& dp, const Step& step,
-                                         int at) {
-    const StepRows<Shape::rows>& rows = shared.rows[at];
+                                         int number) {
+    const StepRows<Shape::rows>& rows = shared.rows[number % 3];
     const StepOfPairs pairs = pairs_of(step);
     const std::uint32_t seen = options.masked(seen_by_ranges(step, rows)), drop = options.dropped(pairs);
     using Options = PairOptions<Shape>;
@@ -489,8 +498,8 @@ class OnePass {
         x = x - delta;
       });
     });
-    options.scale(s, dp, rows.lse, shared.options.rest[at]);
-    options.bias(s, pairs);
+    options.scale(s, dp, rows.lse, shared.options.rest[number % 3]);
+    options.bias(s, pairs, shared_address(shared.p));
     const bool has_cap = c.softcap.cap != 0;
     const SharedAddress to = shared_address(shared.p) + Scores::column(0) * 2,
                         ds_to = shared_address(shared.ds) + Scores::column(0) * 2;

@@ -13,12 +13,11 @@
 
 namespace heed::cuda::general {
 
-// Shared memory of masks and a bias of 16 bits, for the step at hand.
+// Shared memory of masks, for the step at hand, and of what rows have beside StepRows.
 template <class Shape>
 struct OptionMemory {
   alignas(16) KeyBits mask[Shape::keys];
-  alignas(16) unsigned char bias[Shape::rows * Shape::score_pitch];
-  float rest[3][Shape::rows];  // of log-sum-exps, as StepRows
+  float rest[3][Shape::rows];  // of log-sum-exps
 };
 
 template <class Shape>
@@ -44,8 +43,9 @@ class PairOptions {
 
   HEED_DEVICE static constexpr bool is_16_bits(Type type) { return type == Type::bf16 || type == Type::f16; }
 
-  // What a step needs, on its way to shared memory.
-  HEED_DEVICE void prefetch(const StepOfPairs& step, bool bias_in_16) {
+  // What a step needs, on its way to shared memory. A bias of 16 bits waits where P will be: a thread reads
+  // of it what it overwrites.
+  HEED_DEVICE void prefetch(const StepOfPairs& step, SharedAddress bias, bool bias_in_16) {
     if (!mask.is_empty() && thread_index() < Shape::keys / 2) {
       const int first = step.first_key % MaskTiles::keys + 2 * thread_index();
       const KeyBits* const from =
@@ -59,7 +59,7 @@ class PairOptions {
     const Row first = row_of(c.bias, step.b, step.head, step.first_row);
     const std::int64_t column = first.first + step.first_key * c.bias.stride.dim;
     RowCopy<Shape::threads, Shape::rows, Shape::keys, Shape::score_pitch>::run(
-        shared_address(shared.bias), keys, bias_in_16,
+        bias, keys, bias_in_16,
         [&](int r) -> Row {
           return {c.bias.data, column + max_of(r, 0) * c.bias.stride.length, c.bias.stride.dim, c.bias.type, 0};
         },
@@ -130,7 +130,7 @@ class PairOptions {
   }
 
   // As with_bias() in tile/row.cuh has it.
-  HEED_DEVICE void bias(Pairs& s, const StepOfPairs& step) const {
+  HEED_DEVICE void bias(Pairs& s, const StepOfPairs& step, SharedAddress from) const {
     if (!c.alibi.of_heads && !c.bias.data) return;
     each_pair([&](int m, int n, int e) {
       if (fabsf(s[m][n][e]) > 0x1p73f) s[m][n][e] = __builtin_nanf("");
@@ -138,9 +138,9 @@ class PairOptions {
     if (c.alibi.of_heads) add_slopes(s, step);
     if (!c.bias.data) return;
     if (c.bias.type == Type::bf16)
-      add_bias<Type::bf16>(s);
+      add_bias<Type::bf16>(s, from);
     else if (c.bias.type == Type::f16)
-      add_bias<Type::f16>(s);
+      add_bias<Type::f16>(s, from);
     else
       add_wide_bias(s, step);
   }
@@ -184,8 +184,8 @@ class PairOptions {
     return bias < -max_finite ? minus_infinity : max_or_nan(-max_finite, fmaf(bias, c.scaling.unit, s));
   }
   template <Type type>
-  HEED_DEVICE void add_bias(Pairs& s) const {
-    const SharedAddress from = shared_address(shared.bias) + Layout::column(0) * 2;
+  HEED_DEVICE void add_bias(Pairs& s, SharedAddress bias) const {
+    const SharedAddress from = bias + Layout::column(0) * 2;
     each_row([&](int m, int r) {
 #pragma unroll
       for (int n = 0; n < Layout::column_tiles; ++n) {

@@ -176,7 +176,7 @@ void differentiate_in_one_pass(const GradientCall& g) {
 template <Type type, int dim>
 void differentiate_in_general(const GradientCall& g) {
   using enum general::PairStage;
-  if (general::has_one_pass(g.forward))
+  if (general::has_one_pass(g, mask_tiles(g.forward)))
     return general::stage_of(g.forward) == ranges
                ? differentiate_in_one_pass<typename general::OnePassShapes<type, dim, ranges>::Shape>(g)
                : differentiate_in_one_pass<typename general::OnePassShapes<type, dim, every_option>::Shape>(g);
