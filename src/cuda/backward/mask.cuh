@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boolean masks and documents become bits (mask.hpp).
+// Masks become bits (mask.hpp).
 #pragma once
 #include <cstdint>
 
@@ -10,8 +10,30 @@ namespace heed::cuda {
 
 // Whether masks are one of bytes that lie side by side.
 HEED_DEVICE bool has_one_mask_of_bytes(const Call& c) {
-  return c.mask_count == 1 && c.document_count == 0 && !c.masks[0].is_tree &&
+  return c.mask_count == 1 && c.document_count == 0 && c.gap_count == 0 && !c.masks[0].is_tree &&
          c.masks[0].where.stride.dim == 1;
+}
+
+// Of key j, for the 64 queries from this one on; or for that one alone, if all queries are alike.
+HEED_DEVICE KeyBits key_bits(const Call& c, const Query& first, int j, bool queries_are_alike) {
+  const Sequence& s = c.sequence(first.b);
+  const bool in_bytes = has_one_mask_of_bytes(c);
+  KeyBits bits{};
+  for (int n = 0; n < MaskTiles::queries && j < s.keys; ++n) {
+    Query query = first;
+    if (!queries_are_alike) query.i += n, query.row += n;
+    if (query.i >= s.queries) break;
+    bool is_seen;
+    if (in_bytes) {
+      const BoolTensor& m = c.masks[0];
+      const auto* const row = static_cast<const std::uint8_t*>(m.where.data) + row_of(m.where, query).first;
+      is_seen = (row[j] != 0) == m.visible_when;
+    } else {
+      is_seen = masks_allow(c, query, j) && gaps_allow(c, query, j);
+    }
+    bits.word[n / 32] |= static_cast<std::uint32_t>(is_seen) << n % 32;
+  }
+  return bits;
 }
 
 // A block for each tile, a thread for each key.
@@ -24,25 +46,11 @@ HEED_DEVICE void pack_mask_tile(const Call& c, const MaskTiles& mask) {
   };
   const int key_tile = next(mask.key_tiles), query_tile = next(mask.query_tiles), h = next(mask.heads),
             b = static_cast<int>(n);
-  const Sequence& s = c.sequence(b);
-  const int j = key_tile * MaskTiles::keys + thread_index(), first = query_tile * MaskTiles::queries;
-  const bool in_bytes = has_one_mask_of_bytes(c);
-  KeyBits bits{};
-  for (int q = 0; q < MaskTiles::queries && j < s.keys; ++q) {
-    const int i = mask.query_tiles == 1 && c.queries > MaskTiles::queries ? 0 : first + q;
-    if (i >= s.queries) break;
-    const Query query{b, h, i, s.first_query + i};
-    bool is_seen;
-    if (in_bytes) {
-      const BoolTensor& m = c.masks[0];
-      const auto* const row = static_cast<const std::uint8_t*>(m.where.data) + row_of(m.where, query).first;
-      is_seen = (row[j] != 0) == m.visible_when;
-    } else {
-      is_seen = masks_allow(c, query, j);
-    }
-    bits.word[q / 32] |= static_cast<std::uint32_t>(is_seen) << q % 32;
-  }
-  const_cast<KeyBits*>(mask.words)[block_index() * MaskTiles::keys + thread_index()] = bits;
+  const std::int64_t first = std::int64_t{query_tile} * MaskTiles::queries;
+  const Query query{b, h, first, c.sequence(b).first_query + first};
+  const bool queries_are_alike = mask.query_tiles == 1 && c.queries > MaskTiles::queries;
+  const_cast<KeyBits*>(mask.words)[block_index() * MaskTiles::keys + thread_index()] =
+      key_bits(c, query, key_tile * MaskTiles::keys + thread_index(), queries_are_alike);
 }
 
 }  // namespace heed::cuda

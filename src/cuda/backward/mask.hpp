@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boolean masks and documents as a backward pass in one kernel reads them: packed to bits once per call.
+// Boolean masks, documents and further windows as a backward pass in one kernel reads them: packed to bits once per call.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -35,8 +35,8 @@ struct MaskTiles {
 
 // What a call's masks become; no words yet. The call's lists are the host's.
 inline MaskTiles mask_tiles(const Call& c) {
-  if (c.mask_count == 0 && c.document_count == 0) return {};
-  bool by_batch = c.document_count > 0 || c.sequences, by_head = false, by_row = c.document_count > 0;
+  if (c.mask_count == 0 && c.document_count == 0 && c.gap_count == 0) return {};
+  bool by_row = c.document_count > 0 || c.gap_count > 0, by_batch = by_row || c.sequences, by_head = false;
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const TensorStrides& stride = c.masks[n].where.stride;
     by_batch |= stride.batch != 0 || c.masks[n].is_tree, by_head |= stride.heads != 0;

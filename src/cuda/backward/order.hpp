@@ -55,11 +55,14 @@ struct TileLine {
 struct QueryTiles {
   int first, last;
 };
-// The first query that sees the tile's first key, the last that sees the last of its keys.
-constexpr QueryTiles query_tiles_of(const Sequence& s, int tile, int rows, int keys = backward_keys) {
+// The first query that sees the tile's first key, the last that sees the last of its keys: of a window's
+// front, the last of all.
+constexpr QueryTiles query_tiles_of(const Sequence& s, int tile, int rows, int keys = backward_keys,
+                                    std::int64_t front = 0) {
   const std::int64_t begin = std::int64_t{tile} * keys, end = begin + keys,
                      last_key = (end < s.key_count ? end : s.key_count) - 1;
-  const std::int64_t first = begin - s.end_offset + 1, last = last_key - s.first_offset;
+  const std::int64_t first = begin - s.end_offset + 1,
+                     last = begin < front ? s.queries - 1 : last_key - s.first_offset;
   const std::int64_t from = first > 0 ? first : 0, to = last < s.queries - 1 ? last : s.queries - 1;
   if (begin >= s.key_count || from > to) return {0, -1};
   return {static_cast<int>(from / rows), static_cast<int>(to / rows)};

@@ -23,24 +23,26 @@ extern template Launch launch_backward<Type::f16, 256>;
 const char* general_backward_refuses(const GradientCall& g) {
   using namespace general;
   const Call& c = g.forward;
-  const std::int64_t dim = std::max(c.dim, c.value_dim);
   if (!has_one_type(g)) return "it takes q, k, v and the gradient of out all in bf16, or all in f16";
-  if (dim > 256) return "it takes heads of up to 256 dimensions";
-  if (dim > 128 && !fit_on_device<BackwardShapes<Type::bf16, 256, PairStage::every_option>>())
-    return "on this device it takes heads of up to 128 dimensions";
+  if (std::max(c.dim, c.value_dim) > 256) return "it takes heads of up to 256 dimensions";
+  bool fits = false;
+  for_width(g, [&]<Type type, int dim> { fits = run_largest<type, dim>(g, []<class> {}); });
+  if (!fits) return "on this device it takes heads of up to 128 dimensions";
   if (c.cap != 0 && c.cap < 0x1p-126f) return "it takes a softcap of at least 2^-126";
-  if (c.batch * c.kv_heads * ((c.keys + 63) / 64) >= std::int64_t{1} << 30) return "there are too many keys";
+  constexpr std::int64_t many = std::int64_t{1} << 30;  // rows and tiles are numbered in 31 bits
+  if (g.query_rows >= many || g.key_rows >= many) return "there are 2^30 rows or more";
+  if ((g.all_rows() + c.batch * c.heads * 64) / 64 >= many || (g.all_keys() + c.batch * c.kv_heads * 64) / 64 >= many)
+    return "there are too many tiles";
   return general_refuses(c);
 }
 
 std::int64_t general_backward_bytes(const GradientCall& g) {
   using namespace general;
   const MaskTiles mask = mask_tiles(g.forward);
-  std::int64_t bytes = 0;
+  std::int64_t bytes = is_packed(mask) ? mask.bytes() : 0;
   for_width(g, [&]<Type type, int dim> {
-    run_in_one_pass<type, dim>(g, mask, [&]<class Shape> {
-      bytes = OnePassPlan::of<Shape>(g, 1).template bytes<Shape>() + mask.bytes();
-    });
+    run_largest<type, dim>(
+        g, [&]<class Shape> { bytes += BackwardPlan::of<Shape>(g, 1).template bytes<Shape>(); });
   });
   return bytes;
 }
@@ -49,7 +51,7 @@ void launch_general_backward(const GradientCall& g, const MaskTiles& mask, const
                              Stream stream) {
   using namespace general;
   for_width(g, [&]<Type type, int dim> { launch_backward<type, dim>(g, mask, memory, stream); });
-  launch_exact_bias_gradient(g, stream);
+  if (!has_bias_kernel(g)) launch_exact_bias_gradient(g, stream);
 }
 
 }  // namespace heed::cuda

@@ -125,8 +125,6 @@ HEED_DEVICE void store_release(unsigned* to, unsigned x) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
 
-// Orders what this thread wrote before what it writes next, for every other block.
-HEED_DEVICE void fence() { __threadfence(); }
 // Adds to a number in memory without waiting for it.
 HEED_DEVICE void add_in_memory(float* to, float x) {
   asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");

@@ -65,7 +65,6 @@ inline float max_or_nan(float a, float b) { return a != a ? a : b != b ? b : a >
 inline unsigned count_arrival(unsigned* arrivals) { return (*arrivals)++; }
 inline unsigned load_acquire(const unsigned* from) { return *from; }
 inline void store_release(unsigned* to, unsigned x) { *to = x; }
-inline void fence() {}
 inline void add_in_memory(float* to, float x) { *to += x; }
 inline float load_l2(const float* from) { return *from; }
 
