@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boolean masks, documents and further windows as a backward pass in one kernel reads them: packed to bits once per call.
+// Boolean masks, documents and further windows as a backward pass in one kernel reads them: packed to bits
+// once per call.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -61,6 +61,7 @@ constexpr QueryTiles query_tiles_of(const Sequence& s, int tile, int rows, int k
                                     std::int64_t front = 0) {
   const std::int64_t begin = std::int64_t{tile} * keys, end = begin + keys,
                      last_key = (end < s.key_count ? end : s.key_count) - 1;
+  // fault: cuda-gradient-of-the-front
   const std::int64_t first = begin - s.end_offset + 1,
                      last = begin < front ? s.queries - 1 : last_key - s.first_offset;
   const std::int64_t from = first > 0 ? first : 0, to = last < s.queries - 1 ? last : s.queries - 1;

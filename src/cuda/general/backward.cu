@@ -31,7 +31,8 @@ const char* general_backward_refuses(const GradientCall& g) {
   if (c.cap != 0 && c.cap < 0x1p-126f) return "it takes a softcap of at least 2^-126";
   constexpr std::int64_t many = std::int64_t{1} << 30;  // rows and tiles are numbered in 31 bits
   if (g.query_rows >= many || g.key_rows >= many) return "there are 2^30 rows or more";
-  if ((g.all_rows() + c.batch * c.heads * 64) / 64 >= many || (g.all_keys() + c.batch * c.kv_heads * 64) / 64 >= many)
+  if ((g.all_rows() + c.batch * c.heads * 64) / 64 >= many ||
+      (g.all_keys() + c.batch * c.kv_heads * 64) / 64 >= many)
     return "there are too many tiles";
   return general_refuses(c);
 }

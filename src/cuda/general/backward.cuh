@@ -4,8 +4,8 @@
 //
 //   P, dS of a step (pair_gradients.cuh)     dV += P^T dO     dK += dS^T Q     dQ = dS K
 //
-// The warps of a block share every product. P and dS go through shared memory, as operands of all warps; dK and dV
-// stay in registers; dQ is added to its sum in memory.
+// The warps of a block share every product. P and dS go through shared memory, as operands of all warps; dK
+// and dV stay in registers; dQ is added to its sum in memory.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -17,13 +17,14 @@
 
 namespace heed::cuda::general {
 
-// Tiles of rows x keys for some warps, and how many of them share the rows of scores, of the keys' sums and of
-// the queries' sums. An operand of one stage is copied while dQ is made, of two stages a step before.
-template <int rows_of_tile, int keys_of_tile, int warps_of_block, int score_warps, int key_warps, int query_warps,
-          int stages_of_q, int stages_of_out_gradient, int blocks_at_once>
+// Tiles of rows x keys for some warps, and how many of them share the rows of scores, of the keys' sums and
+// of the queries' sums. An operand of one stage is copied while dQ is made, of two stages a step before.
+template <int rows_of_tile, int keys_of_tile, int warps_of_block, int score_warps, int key_warps,
+          int query_warps, int stages_of_q, int stages_of_out_gradient, int blocks_at_once>
 struct TileShape {
   static constexpr int rows = rows_of_tile, keys = keys_of_tile, warps = warps_of_block, threads = 32 * warps;
-  static constexpr int score_row_warps = score_warps, key_row_warps = key_warps, query_row_warps = query_warps;
+  static constexpr int score_row_warps = score_warps, key_row_warps = key_warps,
+                       query_row_warps = query_warps;
   static constexpr int q_stages = stages_of_q, out_gradient_stages = stages_of_out_gradient;
   static constexpr int blocks = blocks_at_once;  // of a multiprocessor
 };
@@ -42,18 +43,23 @@ struct BackwardShape : Tile {
 };
 
 // The larger ones take up to 163 KB of shared memory, which 8.0 has, the smaller ones up to 99.
-template <int dim>
+template <int dim, PairStage>
 struct Tiles {
   using Larger = TileShape<64, 128, 8, 2, 4, 2, 2, 1, 1>;
   using Smaller = TileShape<64, 64, 8, 2, 2, 2, 1, 1, 1>;
 };
 template <>
-struct Tiles<64> {
-  using Larger = TileShape<64, 128, 8, 2, 4, 4, 2, 1, 1>;
+struct Tiles<64, PairStage::ranges> {
+  using Larger = TileShape<128, 128, 8, 4, 4, 4, 1, 1, 1>;
   using Smaller = TileShape<64, 64, 8, 2, 4, 4, 2, 1, 1>;
 };
 template <>
-struct Tiles<256> {
+struct Tiles<64, PairStage::every_option> {
+  using Larger = TileShape<64, 128, 8, 2, 4, 4, 2, 1, 1>;
+  using Smaller = TileShape<64, 64, 8, 2, 4, 4, 2, 1, 1>;
+};
+template <PairStage stage>
+struct Tiles<256, stage> {
   using Larger = TileShape<64, 64, 8, 4, 2, 2, 1, 1, 1>;
   using Smaller = Larger;
 };
@@ -193,8 +199,7 @@ struct GradientWriter {
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int n = 0; n < Layout::column_tiles; ++n)
-          visit(Layout::row(m, r), Layout::column(n), gradient(x[m][n][2 * r]),
-                gradient(x[m][n][2 * r + 1]));
+          visit(Layout::row(m, r), Layout::column(n), gradient(x[m][n][2 * r]), gradient(x[m][n][2 * r + 1]));
   }
 
   HEED_DEVICE void write_row(const float (&x)[Layout::column_tiles][4], int r, int row, const Row& into,
@@ -315,7 +320,6 @@ class Backward {
                     .line = plan.queries.first(b, s.first_query),
                     .seen = query_tiles_of(s, tile, Shape::rows, Shape::keys, c.front),
                     .first_head = static_cast<int>(c.head(head % kv_heads, 0)),
-                    // fault: cuda-gradient-of-tiled-heads
                     .head_step = c.tiled_heads ? kv_heads : 1};
   }
   HEED_DEVICE int head(const Step& step) const {
@@ -335,20 +339,25 @@ class Backward {
   HEED_DEVICE SharedAddress out_gradient_of(int n) const {
     return shared_address(shared.out_gradient[n % Shape::out_gradient_stages]);
   }
+  HEED_DEVICE void copy_rows(SharedAddress to, const Tensor& t, const PairTiles& tiles, const Rows& rows,
+                             int dim, bool in_16) const {
+    const Row first = row_of(t, tiles.b, tiles.head, tiles.first_row);
+    if (in_16 && dim == Shape::dim && rows.has_all())
+      copy_whole_tile<RowsCopy>(to, t, first);
+    else
+      copy_tile<RowsCopy>(to, t, first, dim, in_16, [&](int r) { return rows.has(r); });
+  }
   // Of step n what has this many stages.
   template <int stages>
   HEED_DEVICE void prefetch(int n, const Step& step) {
     if (step.is_over()) return;
     const PairTiles tiles = tiles_of(step);
     const Rows& rows = shared.rows[n % 3];
-    const auto has_row = [&](int r) { return rows.has(r); };
     if constexpr (Shape::q_stages == stages)
-      copy_tile<RowsCopy>(q_of(n), c.q, row_of(c.q, tiles.b, tiles.head, tiles.first_row),
-                          static_cast<int>(c.dim), plan.q_in_16, has_row);
+      copy_rows(q_of(n), c.q, tiles, rows, static_cast<int>(c.dim), plan.q_in_16);
     if constexpr (Shape::out_gradient_stages == stages)
-      copy_tile<RowsCopy>(out_gradient_of(n), g.out_gradient,
-                          row_of(g.out_gradient, tiles.b, tiles.head, tiles.first_row),
-                          static_cast<int>(c.value_dim), plan.out_gradient_in_16, has_row);
+      copy_rows(out_gradient_of(n), g.out_gradient, tiles, rows, static_cast<int>(c.value_dim),
+                plan.out_gradient_in_16);
     if constexpr (Shape::stage == PairStage::every_option && stages == 1)
       pairs.prefetch(tiles, shared_address(shared.p), plan.bias_in_16);
   }
@@ -516,7 +525,8 @@ class BackwardQueries {
 
   HEED_DEVICE static void run(const GradientCall& g, const BackwardPlan& plan, Unfinished& unfinished) {
     const Call& c = g.forward;
-    const int line = static_cast<int>(block_index()) / plan.heads, h = static_cast<int>(block_index()) % plan.heads;
+    const int line = static_cast<int>(block_index()) / plan.heads,
+              h = static_cast<int>(block_index()) % plan.heads;
     const auto found = plan.queries.find(line, [&](int b) { return c.sequence(b).first_query; });
     const Sequence& s = c.sequence(found.b);
     const int first = found.tile * Shape::rows;
@@ -531,14 +541,12 @@ class BackwardQueries {
       for (int n = 0; n < QuerySums::column_tiles; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          x[m][n][e] =
-              has_sum ? from[((m * QuerySums::column_tiles + n) * 4 + e) * Shape::threads] : 0.0f;
+          x[m][n][e] = has_sum ? from[((m * QuerySums::column_tiles + n) * 4 + e) * Shape::threads] : 0.0f;
     using Writer = GradientWriter<Shape::type, QuerySums, Shape::rows, slabs>;
-    Writer{g, g.rows.unfinished_q, c.dim, g.scale, unfinished}
-        .write(x, [&](int row) -> WrittenRow {
-          const Query q{found.b, h, first + row, s.first_query + first + row};
-          return {row_of(g.q, q), g.row(q.b, q.h, q.row), first + row < s.queries};
-        });
+    Writer{g, g.rows.unfinished_q, c.dim, g.scale, unfinished}.write(x, [&](int row) -> WrittenRow {
+      const Query q{found.b, h, first + row, s.first_query + first + row};
+      return {row_of(g.q, q), g.row(q.b, q.h, q.row), first + row < s.queries};
+    });
   }
 };
 

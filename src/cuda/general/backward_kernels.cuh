@@ -69,22 +69,22 @@ void launch_bias(const GradientCall& g, const BackwardPlan& plan, Stream stream)
   check(cudaGetLastError(), "cuda.general: bias");
 }
 
-// Calls run.operator()<Shape>() with the largest shape that the device has room for; returns false where there
-// is none.
+// Calls run.operator()<Shape>() with the largest shape that the device has room for; returns false where
+// there is none.
 template <Type type, int dim, class Run>
 bool run_largest(const GradientCall& g, const Run& run) {
-  const auto run_tile = [&]<class Tile> {
-    const auto run_stage = [&]<PairStage stage> {
-      using Shape = BackwardShape<type, dim, stage, Tile>;
-      if (!device_facts().fits_block(sizeof(BackwardMemory<Shape>))) return false;
-      run.template operator()<Shape>();
-      return true;
-    };
-    return stage_of(g.forward) == PairStage::ranges ? run_stage.template operator()<PairStage::ranges>()
-                                                    : run_stage.template operator()<PairStage::every_option>();
+  const auto run_shape = [&]<class Shape> {
+    if (!device_facts().fits_block(sizeof(BackwardMemory<Shape>))) return false;
+    run.template operator()<Shape>();
+    return true;
   };
-  return run_tile.template operator()<typename Tiles<dim>::Larger>() ||
-         run_tile.template operator()<typename Tiles<dim>::Smaller>();
+  const auto run_stage = [&]<PairStage stage> {
+    using Of = Tiles<dim, stage>;
+    return run_shape.template operator()<BackwardShape<type, dim, stage, typename Of::Larger>>() ||
+           run_shape.template operator()<BackwardShape<type, dim, stage, typename Of::Smaller>>();
+  };
+  return stage_of(g.forward) == PairStage::ranges ? run_stage.template operator()<PairStage::ranges>()
+                                                  : run_stage.template operator()<PairStage::every_option>();
 }
 
 // For heads of up to `dim` dimensions. `mask` has no words yet; they and sums of dQ go into this memory.

@@ -62,7 +62,8 @@ class BiasGradient {
     Layout::clear(sums);
     const Sharing entries(g.bias.batch, own_b, c.batch), heads(g.bias.heads, own_h, c.heads);
     for (auto b = static_cast<int>(entries.begin); b < entries.end; ++b) {
-      const QueryTiles seen = query_tiles_of(c.sequence(b), first_key / Shape::keys, Shape::rows, Shape::keys, c.front);
+      const QueryTiles seen =
+          query_tiles_of(c.sequence(b), first_key / Shape::keys, Shape::rows, Shape::keys, c.front);
       if (first_query / Shape::rows < seen.first || first_query / Shape::rows > seen.last) continue;
       int loaded = -1;
       for (auto h = static_cast<int>(heads.begin); h < heads.end; ++h) add_head(b, h, loaded);

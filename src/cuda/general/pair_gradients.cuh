@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pairs of a tile of queries of one head and a tile of keys, in the registers of a block's warps: their scores,
-// and what these become in a backward pass.
+// Pairs of a tile of queries of one head and a tile of keys, in the registers of a block's warps: their
+// scores, and what these become in a backward pass.
 //
 //   S = Q K^T     dP = dO V^T     P = 2^(S - log-sum-exp)     dS = P * (dP - delta)
 //
@@ -46,6 +46,7 @@ struct PairTiles {
 template <int rows>
 struct StepRows {
   float lse[rows], delta[rows], rest[rows];
+  bool all_give[rows / 32];  // of 32 rows each
 
   // What a thread has for its row, on its way from memory.
   struct One {
@@ -59,9 +60,17 @@ struct StepRows {
   }
   HEED_DEVICE void put(const One& of) {
     const int n = thread_index();
-    if (n < rows) lse[n] = of.lse, delta[n] = of.delta, rest[n] = of.rest;
+    if (n >= rows) return;
+    lse[n] = of.lse, delta[n] = of.delta, rest[n] = of.rest;
+    all_give[n / 32] = all_of_warp(of.lse != -minus_infinity);
   }
   HEED_DEVICE bool has(int n) const { return lse[n] != -minus_infinity; }
+  HEED_DEVICE bool has_all() const {
+    bool all = true;
+#pragma unroll
+    for (int n = 0; n < rows / 32; ++n) all = all && all_give[n];
+    return all;
+  }
 };
 
 // Copies neighbouring rows of a tensor to shared memory; where a row is not valid, zeros.
@@ -76,6 +85,16 @@ HEED_DEVICE void copy_tile(SharedAddress to, const Tensor& t, const Row& first, 
       is_valid);
 }
 
+// The same of rows that are all valid, as wide as their place.
+template <class Copy>
+HEED_DEVICE void copy_whole_tile(SharedAddress to, const Tensor& t, const Row& first) {
+  const auto* const from = static_cast<const std::uint16_t*>(t.data) + first.first +
+                           Copy::row(0) * t.stride.length + Copy::piece() * 8;
+  const std::int64_t step = Copy::step * t.stride.length;
+#pragma unroll
+  for (int n = 0; n < Copy::copies; ++n) prefetch16(to + Copy::place(n), from + n * step, true);
+}
+
 // Where the operands of a step are in shared memory. A bias of 16 bits waits where P will be: a thread reads
 // of it what it overwrites.
 struct PairOperands {
@@ -88,7 +107,7 @@ class PairGradients {
   using Bits = std::uint32_t;
   using Rows = StepRows<Shape::rows>;
   using Operand = ItemsAsRows<Shape::pitch>;
-  static_assert(Layout::numbers <= 32);
+  static_assert(Layout::numbers <= 32 || Shape::stage == PairStage::ranges);
 
  public:
   using Pairs = typename Layout::Sums;
@@ -116,8 +135,10 @@ class PairGradients {
       sync();
       return true;
     }
+    // What a thread has copied itself: others' copies may still be in flight.
+    const int each = keys_of_thread(), first = thread_index() * each;
     std::uint32_t seen = 0;
-    for (int n = thread_index(); n < Shape::keys; n += Shape::threads)
+    for (int n = first; n < min_of(first + each, Shape::keys); ++n)
       seen |= step_mask[n].word[0] | step_mask[n].word[1];
     return any(seen != 0);
   }
@@ -131,12 +152,15 @@ class PairGradients {
     Layout::clear(p), Layout::clear(ds);
     add_products<Shape::type, Shape::dim / 16>(p, Operand::on_rows(from.q, Layout::first_row()),
                                                Operand::on_columns(from.k, Layout::first_column()));
+    if constexpr (Shape::stage == PairStage::ranges) weigh(p, rows);  // among the products of dP
     add_products<Shape::type, Shape::dim / 16>(ds, Operand::on_rows(from.out_gradient, Layout::first_row()),
                                                Operand::on_columns(from.v, Layout::first_column()));
-    if constexpr (Shape::stage == PairStage::every_option)
+    if constexpr (Shape::stage == PairStage::every_option) {
       differentiate_options<by>(p, ds, from, step, rows);
-    else
-      is_whole(step) ? differentiate<false>(p, ds, step, rows) : differentiate<true>(p, ds, step, rows);
+    } else {
+      if (!is_whole(step)) hide(p, ds, step, rows);
+      differentiate(p, ds, rows);
+    }
   }
 
  private:
@@ -161,6 +185,8 @@ class PairGradients {
     each_row([&](int m, int r) { each_of_row(r, [&](int n, int e) { visit(m, n, e); }); });
   }
 
+  // Whose bits a thread brings: 16 bytes, or those that it finds itself.
+  HEED_DEVICE int keys_of_thread() const { return mask.words ? 2 : 1; }
   HEED_DEVICE void prefetch_mask(const PairTiles& step) const {
     const int n = thread_index();
     if (!mask.words) {  // too many to be packed
@@ -170,8 +196,8 @@ class PairGradients {
       return;
     }
     if (n >= Shape::keys / 2) return;
-    const KeyBits* const from = mask.tile(step.b, step.head, step.first_query / MaskTiles::queries,
-                                          step.first_key / MaskTiles::keys);
+    const KeyBits* const from =
+        mask.tile(step.b, step.head, step.first_query / MaskTiles::queries, step.first_key / MaskTiles::keys);
     prefetch16(shared_address(step_mask + 2 * n), from + step.first_key % MaskTiles::keys + 2 * n, true);
   }
 
@@ -186,29 +212,40 @@ class PairGradients {
     return Shape::type == Type::f16 ? exponent + lift<Shape::type> : exponent;
   }
 
-  // Nothing but ranges of keys.
-  template <bool hides>
-  HEED_DEVICE void differentiate(Pairs& p, Pairs& ds, const PairTiles& step, const Rows& rows) const {
+  // Products become weights, of keys that are not seen, too.
+  HEED_DEVICE void weigh(Pairs& p, const Rows& rows) const {
+    const float scale = c.scaling.query;
     each_row([&](int m, int r) {
+      const float base = lifted(-rows.lse[Layout::row(m, r)]);
+      each_of_row(r, [&](int n, int e) { p[m][n][e] = fast_exp2(fmaf(p[m][n][e], scale, base)); });
+    });
+  }
+  // Pairs that are not seen: their weights are 0, and their dS will be, whatever their values are.
+  HEED_DEVICE void hide(Pairs& p, Pairs& dp, const PairTiles& step, const Rows& rows) const {
+    each_row([&](int m, int r) {
+      const float delta = rows.delta[Layout::row(m, r)];
       const int i = step.first_query + Layout::row(m, r), first = step.first_key + Layout::column(0);
       const int begin = step.begin(i) - first, end = step.end(i) - first;
-      weigh_row(p, ds, m, r, rows, [&](int n, int e) {
+      each_of_row(r, [&](int n, int e) {
         const int j = 8 * n + e % 2;
         // fault: cuda-gradient-of-hidden-keys
-        return !hides || (j >= begin && j < end);
+        if (j < begin || j >= end) p[m][n][e] = 0, dp[m][n][e] = delta;
       });
     });
   }
-  // Products of a row become P and dS.
-  template <class IsSeen>
-  HEED_DEVICE void weigh_row(Pairs& p, Pairs& ds, int m, int r, const Rows& rows, const IsSeen& is_seen) const {
-    const float scale = c.scaling.query, delta = rows.delta[Layout::row(m, r)],
-                base = lifted(-rows.lse[Layout::row(m, r)]);
-    each_of_row(r, [&](int n, int e) {
-      float &x = p[m][n][e], &y = ds[m][n][e];
-      const bool sees = is_seen(n, e);
-      x = sees ? fast_exp2(fmaf(x, scale, base)) : 0.0f;
-      y = sees ? x * (y - delta) : 0.0f;
+  HEED_DEVICE void hide(Pairs& p, Pairs& dp, Bits seen, const Rows& rows) const {
+    each_row([&](int m, int r) {
+      const float delta = rows.delta[Layout::row(m, r)];
+      each_of_row(r, [&](int n, int e) {
+        if (!(seen & bit(m, n, e))) p[m][n][e] = 0, dp[m][n][e] = delta;
+      });
+    });
+  }
+  // dP becomes dS.
+  HEED_DEVICE void differentiate(const Pairs& p, Pairs& ds, const Rows& rows) const {
+    each_row([&](int m, int r) {
+      const float delta = rows.delta[Layout::row(m, r)];
+      each_of_row(r, [&](int n, int e) { ds[m][n][e] = p[m][n][e] * (ds[m][n][e] - delta); });
     });
   }
 
@@ -219,26 +256,24 @@ class PairGradients {
     const bool changes_scores = c.softcap.cap != 0 || c.alibi.of_heads || c.bias.data;
     const bool sees_all = is_whole(step) && mask.is_empty() && !changes_scores;
     const Bits seen = sees_all ? ~Bits{0} : masked(in_ranges(step, rows), step), drop = dropped(step);
+    // fault: cuda-gradient-of-dropped-delta
     if (c.drop_below > 0) drop_pairs(ds, drop);
-    if (changes_scores)
+    if (changes_scores) {
       differentiate_changed<by>(p, ds, from, step, rows, seen);
-    else if (sees_all)
-      each_row([&](int m, int r) { weigh_row(p, ds, m, r, rows, [](int, int) { return true; }); });
-    else
-      each_row([&](int m, int r) {
-        weigh_row(p, ds, m, r, rows, [&](int n, int e) { return (seen & bit(m, n, e)) != 0; });
-      });
+    } else {
+      weigh(p, rows);
+      if (!sees_all) hide(p, ds, seen, rows);
+      differentiate(p, ds, rows);
+    }
     if (c.drop_below > 0) drop_pairs(p, drop);
   }
   HEED_DEVICE void drop_pairs(Pairs& x, Bits drop) const {
-    each_pair([&](int m, int n, int e) {
-      x[m][n][e] = drop & bit(m, n, e) ? 0.0f : x[m][n][e] * c.keep_scale;
-    });
+    each_pair(
+        [&](int m, int n, int e) { x[m][n][e] = drop & bit(m, n, e) ? 0.0f : x[m][n][e] * c.keep_scale; });
   }
   template <By by>
   HEED_DEVICE void differentiate_changed(Pairs& p, Pairs& ds, const PairOperands& from, const PairTiles& step,
                                          const Rows& rows, Bits seen) const {
-    // fault: cuda-gradient-of-dropped-delta
     each_row([&](int m, int r) {
       const float delta = rows.delta[Layout::row(m, r)];
       each_of_row(r, [&](int n, int e) { ds[m][n][e] = ds[m][n][e] - delta; });
@@ -262,9 +297,9 @@ class PairGradients {
   HEED_DEVICE Bits in_ranges(const PairTiles& step, const Rows& rows) const {
     Bits seen = 0;
     each_row([&](int m, int r) {
-      const int row = Layout::row(m, r), i = step.first_query + row, first = step.first_key + Layout::column(0);
+      const int row = Layout::row(m, r), i = step.first_query + row,
+                first = step.first_key + Layout::column(0);
       const int begin = step.begin(i) - first, end = rows.has(row) ? step.end(i) - first : 0,
-                // fault: cuda-gradient-of-the-front
                 front = static_cast<int>(c.front) - first;
       each_of_row(r, [&](int n, int e) {
         const int j = 8 * n + e % 2;
@@ -305,7 +340,8 @@ class PairGradients {
         Bits own = 0;  // bit k: key k of the four
 #pragma unroll
         for (int k = 0; k < 4; ++k) own |= Bits{x[k] < below} << k;
-        const Bits other = shuffle_xor(own, 1), of_first = is_odd ? other : own, of_second = is_odd ? own : other;
+        const Bits other = shuffle_xor(own, 1), of_first = is_odd ? other : own,
+                   of_second = is_odd ? own : other;
         const Bits four = (of_first >> 2 * is_odd & 3) | (of_second >> 2 * is_odd & 3) << 2;
         drop |= four << 4 * (m * Layout::column_tiles + n);
       }
@@ -348,8 +384,7 @@ class PairGradients {
                 below = c.bias.data ? __builtin_nanf("") : -max_finite;
     const auto shift = static_cast<int>(c.alibi.queries_are_last ? of.keys - of.queries : 0);
     each_row([&](int m, int r) {
-      const int distance =
-          step.first_query + Layout::row(m, r) + shift - step.first_key - Layout::column(0);
+      const int distance = step.first_query + Layout::row(m, r) + shift - step.first_key - Layout::column(0);
       each_of_row(r, [&](int n, int e) {
         const float far = fabsf(static_cast<float>(distance - 8 * n - e % 2)),
                     lost = fmaf(slope * far, c.scaling.unit, s[m][n][e]);

@@ -19,8 +19,8 @@ struct SumLayout {
 
   using Sums = float[row_tiles][column_tiles][4];
 
-  HEED_DEVICE static int first_row() { return warp_index() / column_warps * warp_rows; }
-  HEED_DEVICE static int first_column() { return warp_index() % column_warps * warp_columns; }
+  HEED_DEVICE static int first_row() { return thread_index() / 32 / column_warps * warp_rows; }
+  HEED_DEVICE static int first_column() { return thread_index() / 32 % column_warps * warp_columns; }
   HEED_DEVICE static int row(int m, int r) { return first_row() + 16 * m + 8 * r + lane_index() / 4; }
   HEED_DEVICE static int column(int n) { return first_column() + 8 * n + lane_index() % 4 * 2; }
 
@@ -55,7 +55,8 @@ struct ItemsAsColumns {
   SharedAddress at;
 
   HEED_DEVICE static ItemsAsColumns on_rows(SharedAddress base, int first) {
-    return {base + (lane_index() / 16 * 8 + lane_index() % 8) * pitch + lane_index() / 8 % 2 * 16 + 2 * first};
+    return {base + (lane_index() / 16 * 8 + lane_index() % 8) * pitch + lane_index() / 8 % 2 * 16 +
+            2 * first};
   }
   HEED_DEVICE static ItemsAsColumns on_columns(SharedAddress base, int first) {
     return {base + lane_index() % 16 * pitch + lane_index() / 16 * 16 + 2 * first};
@@ -83,7 +84,8 @@ HEED_DEVICE void add_products(float (&sums)[m_tiles][n_tiles][4], const A& a, co
     for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
       for (int m = 0; m < m_tiles; ++m)
-        add_product<type>(sums[m][n], x[k % 2][m], y[k % 2][n / 2][n % 2 * 2], y[k % 2][n / 2][n % 2 * 2 + 1]);
+        add_product<type>(sums[m][n], x[k % 2][m], y[k % 2][n / 2][n % 2 * 2],
+                          y[k % 2][n / 2][n % 2 * 2 + 1]);
   }
 }
 

@@ -141,7 +141,8 @@ class PoisonedShared {
 enum class TileSize : std::uint8_t { larger, smaller };
 
 template <class Kernel>
-void launch_general(std::int64_t blocks, int threads, const GradientCall& g, const general::BackwardPlan& plan) {
+void launch_general(std::int64_t blocks, int threads, const GradientCall& g,
+                    const general::BackwardPlan& plan) {
   const PoisonedShared<typename Kernel::Shared> shared;
   emulated::launch(blocks, threads, [&] { Kernel(g, plan, shared.get()).run(); });
 }
@@ -174,7 +175,7 @@ void differentiate_in_general(const GradientCall& g, TileSize size) {
   if (size == TileSize::larger) mask.words = bits.data();  // else they are asked for tile by tile
   emulated::launch(mask.words ? mask.tiles() : 0, MaskTiles::keys, [&] { pack_mask_tile(g.forward, mask); });
   const auto run = [&]<general::PairStage stage> {
-    using Tiles = general::Tiles<dim>;
+    using Tiles = general::Tiles<dim, stage>;
     if (size == TileSize::larger)
       differentiate_in_general<general::BackwardShape<type, dim, stage, typename Tiles::Larger>>(g, mask);
     else

@@ -5,8 +5,8 @@
 #include <initializer_list>
 
 #include "cuda/backward/backward.hpp"
-#include "cuda/backward/mask.hpp"
 #include "cuda/backward/hopper/plan.hpp"
+#include "cuda/backward/mask.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
