@@ -25,9 +25,11 @@ const char* general_backward_refuses(const GradientCall& g) {
   const Call& c = g.forward;
   if (!has_one_type(g)) return "it takes q, k, v and the gradient of out all in bf16, or all in f16";
   if (std::max(c.dim, c.value_dim) > 256) return "it takes heads of up to 256 dimensions";
-  bool fits = false;
-  for_width(g, [&]<Type type, int dim> { fits = run_largest<type, dim>(g, []<class> {}); });
-  if (!fits) return "on this device it takes heads of up to 128 dimensions";
+  std::size_t bytes = 0;  // 0: no tile has room
+  for_width(g, [&]<Type type, int dim> {
+    run_largest<type, dim>(g, [&]<class Shape> { bytes = sizeof(BackwardMemory<Shape>); });
+  });
+  if (bytes == 0) return "on this device it takes heads of up to 128 dimensions";
   if (c.cap != 0 && c.cap < 0x1p-126f) return "it takes a softcap of at least 2^-126";
   constexpr std::int64_t many = std::int64_t{1} << 30;  // rows and tiles are numbered in 31 bits
   if (g.query_rows >= many || g.key_rows >= many) return "there are 2^30 rows or more";
