@@ -104,6 +104,7 @@ class Graph:
     """Calls one after another, as a GPU is handed them in training: what the CPU does for one hides behind the one before."""
 
     def __init__(self, run):
+        self.run = run  # has what the graph reads
         begin, end = events()
         run()
         begin.record()
