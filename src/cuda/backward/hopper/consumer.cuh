@@ -118,7 +118,6 @@ struct BackwardScores {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float& x = s[4 * n + e];
-        // fault: hopper-gradient-without-slope
         x = Shape::capped ? weight[e] * fmaxf(fmaf(-x, x, 1.0f), 0.0f) : weight[e];  // 0 where x is -inf
       }
     }
@@ -161,7 +160,7 @@ struct BackwardScores {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int j = tile.first_key() + keys.key(r);
-      // fault: hopper-gradient-of-the-last-key, hopper-gradient-of-a-later-key
+      // fault: hopper-gradient-of-a-later-key
       const int from = j >= tile.key_count ? rows + 8 : j - tile.end_offset + 1 - i - 2 * (keys.lane % 4);
 #pragma unroll
       for (int n = 0; n < rows / 8; ++n) {
@@ -175,7 +174,6 @@ struct BackwardScores {
     const KeyTile& tile = *keys.tile;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // fault: hopper-gradient-of-an-earlier-key
       const int to = tile.first_key() + keys.key(r) - tile.first_offset - i - 2 * (keys.lane % 4);
 #pragma unroll
       for (int n = 0; n < rows / 8; ++n) {
