@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "cuda/runtime/arrays.hpp"
 #include "cuda/runtime/device.hpp"
 #include "cuda/runtime/workspace.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed::cuda {
 namespace {
@@ -46,30 +48,33 @@ class Lists {
   std::vector<std::byte> bytes_{};
 };
 
-// The pages of a cached call's sequences, one after the other, as numbers in the pool that all lie in.
-class PageNumbers {
+// The pages of a cached call's sequences, one after the other, as distances from the first in memory.
+class PageDistances {
  public:
-  explicit PageNumbers(const LoweredCall& of)
-      : page_bytes_(of.call.cached ? of.call.layout.page_bytes() : 0) {
+  explicit PageDistances(const LoweredCall& of) {
     for (const cache::PagedSequence& s : of.problem.cached)
       for (const unsigned char* page : table_of(of.call, s))
         if (!first_ || page < first_) first_ = page;
     for (const cache::PagedSequence& s : of.problem.cached)
-      for (const unsigned char* page : table_of(of.call, s))
-        numbers_.push_back(static_cast<std::uint32_t>((page - first_) / page_bytes_));
+      for (const unsigned char* page : table_of(of.call, s)) add((page - first_) / Upload::line);
   }
   static std::span<const unsigned char* const> table_of(const Call& c, const cache::PagedSequence& s) {
     return {s.table, static_cast<std::size_t>((s.length + c.layout.page_size - 1) / c.layout.page_size)};
   }
-  std::int64_t pointer_bytes() const { return cuda::pointer_bytes(std::ssize(numbers_)); }
+  std::int64_t pointer_bytes() const { return cuda::pointer_bytes(std::ssize(lines_)); }
   Upload with(const std::vector<std::byte>& bytes) const {
-    return {bytes.data(), std::ssize(bytes), numbers_.data(), std::ssize(numbers_), first_, page_bytes_};
+    return {bytes.data(), std::ssize(bytes), lines_.data(), std::ssize(lines_), first_};
   }
 
  private:
-  std::int64_t page_bytes_;
+  void add(std::int64_t lines) {
+    if (lines > std::numeric_limits<std::uint32_t>::max())
+      throw refusal(Error::capacity, "cache: its pages lie 256 GB apart, or more");
+    lines_.push_back(static_cast<std::uint32_t>(lines));
+  }
+
   const unsigned char* first_ = nullptr;
-  std::vector<std::uint32_t> numbers_{};
+  std::vector<std::uint32_t> lines_{};
 };
 
 // The general kernel, whichever calls it is asked for.
@@ -152,7 +157,7 @@ enum class Documents : std::uint8_t { numbers, runs };
 struct Brought {
   Call call;
   PrefillTiles tiles{};
-  PageNumbers pages;
+  PageDistances pages;
   Lists lists;
 
   Brought(Role role, const RoleCall& of, std::byte* to)
@@ -209,7 +214,7 @@ struct Brought {
     const auto* table = reinterpret_cast<const unsigned char* const*>(to);
     for (const cache::PagedSequence& s : lowered.problem.cached) {
       moved.push_back({table, s.length});
-      table += PageNumbers::table_of(call, s).size();
+      table += PageDistances::table_of(call, s).size();
     }
     call.cached = lists.add(moved);
   }

@@ -152,7 +152,6 @@ struct Parcel {
   std::byte* bytes;
   int page_count, byte_count;
   const unsigned char* first_page;
-  std::int64_t page_bytes;
 
   static constexpr std::int64_t room_behind(std::int64_t pages) { return size - (pages + 3) / 4 * 16; }
   HEED_DEVICE int pieces() const { return (page_count + 3) / 4 + (byte_count + 15) / 16; }  // of 16 bytes
@@ -174,7 +173,7 @@ __global__ void __launch_bounds__(threads) put(const __grid_constant__ Parcel<si
   if (n < fours) {
     for (int i = 0; i < 4 && 4 * n + i < parcel.page_count; ++i)
       parcel.pointers[4 * n + i] =
-          reinterpret_cast<unsigned long long>(parcel.first_page + words[i] * parcel.page_bytes);
+          reinterpret_cast<unsigned long long>(parcel.first_page + words[i] * Upload::line);
     return;
   }
   const int at = (n - fours) * 16;
@@ -192,7 +191,7 @@ void upload_in(std::byte* to, Upload of, Stream stream) {
   Parcel<size> parcel;
   parcel.pointers = reinterpret_cast<unsigned long long*>(to);
   parcel.bytes = to + pointer_bytes(of.page_count);
-  parcel.first_page = of.first_page, parcel.page_bytes = of.page_bytes;
+  parcel.first_page = of.first_page;
   while (of.page_count > 0 || of.byte_count > 0) {
     const std::int64_t pages = std::min<std::int64_t>(of.page_count, size / 4),
                        bytes = std::min(of.byte_count, Parcel<size>::room_behind(pages)),

@@ -44,15 +44,16 @@ DeviceFacts device_facts();
 // Throws Error::device with the call and CUDA's code, unless it is 0.
 void check(int code, const char* call);
 
-// What a call brings to the device: bytes, and pages of one pool, which travel as numbers of 32 bits and
-// arrive as pointers.
+// What a call brings to the device: bytes, and pointers to pages of a cache, which travel as distances from
+// the first page, in lines.
 struct Upload {
+  static constexpr std::int64_t line = 64;  // bytes; every page begins on one
+
   const std::byte* bytes = nullptr;
   std::int64_t byte_count = 0;
   const std::uint32_t* pages = nullptr;
   std::int64_t page_count = 0;
-  const unsigned char* first_page = nullptr;  // number 0
-  std::int64_t page_bytes = 0;
+  const unsigned char* first_page = nullptr;
 };
 // In the arguments of launches: the host's may change at once. Pointers come first; what follows them lies on
 // 16 bytes.
