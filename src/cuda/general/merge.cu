@@ -13,8 +13,8 @@ namespace {
 constexpr int merge_threads = 128, merge_warps = merge_threads / 32;
 constexpr int dims_at_once = 128;  // four of each lane
 
-// Blocks of a KV head of a sequence. 32 bits, and divided once: with c.group(), a division of 64 bits, wherever
-// it is asked for, 4096 rows of four units took 17 us (H200, November 2026).
+// Blocks of a KV head of a sequence. 32 bits, and divided once: with c.group(), a division of 64 bits,
+// wherever it is asked for, 4096 rows of four units took 17 us (H200, November 2026).
 struct MergeGrid {
   int group, kv_heads, head_blocks;
 };
@@ -62,13 +62,16 @@ struct Merge {
     };
     const float2 first_end = end_of(lane);
     float max = first_end.x;
+#pragma unroll 1  // code that has not run yet is slow to fetch
     for (int u = lane + 32; u < units; u += 32) max = fmaxf(max, end_of(u).x);
 #pragma unroll
     for (int across = 1; across < 32; across *= 2) max = fmaxf(max, shuffle_xor(max, across));
     bool is_finished = true;
+#pragma unroll 1
     for (int first = 0; first < dims; first += dims_at_once) {
       const int d = first + lane * 4;
       float sum = 0, o[4] = {};
+#pragma unroll 1
       for (int begin = 0; begin < units; begin += 32) {
         // All lanes read the values of four states at a time.
         const float2 end = begin == 0 ? first_end : end_of(begin + lane);

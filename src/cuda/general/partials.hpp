@@ -24,7 +24,8 @@ struct Partials {
   float* states = nullptr;  // (sequences, KV heads, units, rows, partial_floats)
   // States of a KV head before those of each sequence, (batch); null: every sequence has room for as many.
   const std::int32_t* starts = nullptr;
-  int units = 0, rows = 0;  // that there is room for, of the longest sequence; all have as many without starts
+  int units = 0,
+      rows = 0;  // that there is room for, of the longest sequence; all have as many without starts
   int unit_keys = 0;
   int tile_rows = 0;  // prefill's: where heads share a tile of so many rows, units are shorter; else 0
   int cut_rows = 0;   // max rows of a KV head whose keys are cut
