@@ -284,7 +284,9 @@ class BackwardMemory {
 };
 
 std::int64_t own_bytes(BackwardRole role, const GradientCall& g) {
-  return role == BackwardRole::hopper ? hopper_backward_bytes(g) : 0;
+  return role == BackwardRole::hopper  ? hopper_backward_bytes(g)
+         : role == BackwardRole::exact ? exact_backward_bytes(g)
+                                       : 0;
 }
 
 }  // namespace

@@ -5,13 +5,15 @@
 //   dQ += dS K     dK += dS^T Q                 dV += P^T dO
 //
 // S and dP are chains over dimensions; dQ is a chain over each 192 keys, dK and dV over each 96 rows, counted
-// from the sequence's first, and chains are added in order. Two kernels of one text: a block of threads owns
-// 64 rows and walks the keys that they see, or owns 64 keys and walks the rows that see them, 96 at a time.
-// Each block has a slab of 64 dimensions of the sums, and computes S and dP for itself.
+// from the sequence's first, and chains are added in order. A block of threads owns 96 keys and walks the
+// rows that see them, 96 at a time: each of the five products is computed once. Blocks take turns at the dQ
+// of a tile of rows, in the order of their keys. A block has a slab of 64 dimensions of the sums, and those
+// of other slabs compute S and dP for themselves.
 #pragma once
 #include <cstdint>
 
 #include "cuda/backward/pairs.cuh"
+#include "cuda/exact/plan.hpp"
 #include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
@@ -19,246 +21,448 @@ namespace heed::cuda {
 // Of sums over keys and over rows: the CPU's (cpu/backward/call.hpp).
 constexpr std::int64_t gradient_keys = 192, gradient_rows = 96;
 
-constexpr int pair_threads = 128, pair_owned = 64, pair_walked = 96;
-constexpr int pair_depth = 32;  // dimensions that are in shared memory together
+constexpr int pair_threads = 128;
+constexpr int pair_items = 96;               // rows of a tile, and its keys
+constexpr int pair_pitch = pair_items + 4;   // floats: neighbouring rows begin in different banks
+constexpr int pair_depth = 16;               // dimensions of rows and keys that are in shared memory together
+constexpr int pair_stage = pair_items / 2;   // or items, with a slab of dimensions
+constexpr int pair_slab = GradientCall::slab_dims;
 
-// One owned tile and one walked tile, (walked, owned).
-struct PairsShared {
-  alignas(16) float walked[pair_depth][pair_walked + 4];  // some dimensions of both, transposed
-  alignas(16) float owned[pair_depth][pair_owned + 4];
-  alignas(16) float weights[pair_walked][pair_owned];    // S, then P after dropout
-  alignas(16) float gradients[pair_walked][pair_owned];  // dP, then dS
-  PairItems<pair_walked> walked_items;
-  PairItems<pair_owned> owned_items;
-  PairRows rows;
-
-  // The same memory while sums are computed: items and dimensions of a slab.
-  static constexpr int stage_items = 48;
-  HEED_DEVICE float* stage() { return &walked[0][0]; }
+// What a tile of keys owns. Keys that are not finite are zeros in dQ: whoever sees one has no number anyway,
+// and it reaches nobody else (G6).
+struct PairKeys {
+  std::int64_t first, count;
+  std::int64_t at[3][pair_items];  // in k, in v, and in k where it is finite
 };
-static_assert(PairsShared::stage_items * GradientCall::slab_dims <= pair_depth * (pair_walked + 4));
+
+struct PairsShared {
+  alignas(16) float tile[pair_items][pair_pitch];  // P after dropout, then dS: (rows, keys)
+  // What is multiplied next, and what now: dimensions of rows and of keys, or items and a slab.
+  alignas(16) float stages[2][2 * pair_depth * pair_pitch];
+  PairItems<pair_items> rows[2];  // of this tile and of the next one
+  PairKeys keys;
+  PairRows of;
+  unsigned number;                // of this block
+  unsigned char is_finite[pair_items];
+};
+static_assert(pair_stage * pair_slab <= 2 * pair_depth * pair_pitch);
 
 // What dS is the gradient by: the score, or the product before the softcap.
 enum class By : std::uint8_t { score, product };
 
-// In place: rows lie in fours, and dimensions are a multiple of four.
-template <Owned owned, bool in_place>
+// The sums that a block has, of the slab that begins at this dimension.
+struct PairSums {
+  std::int64_t first_dim;
+  bool of_values, of_keys, of_rows;
+};
+
+// What becomes of a thread's pairs where anything but ranges of keys concerns them: the weight before dropout,
+// what dropout multiplies with, and the slope of the softcap.
+struct PairOption {
+  float weight, keep, slope;
+};
+using PairOptions = PairOption[pair_items * pair_items / pair_threads];
+
+// Whether rows are copied as they lie, and else element by element.
+constexpr bool lies_in_place(const GradientCall& g) {
+  const Call& c = g.forward;
+  return lies_in_fours(c.q) && lies_in_fours(c.k) && lies_in_fours(c.v) && lies_in_fours(g.out_gradient) &&
+         c.dim % 4 == 0 && c.value_dim % 4 == 0;
+}
+
+// Tiles of pairs, and what they are multiplied with. Operands come in pieces, in the order in which the
+// products need them: one is copied while the one before it is multiplied.
 class Pairs {
  public:
-  HEED_DEVICE Pairs(const GradientCall& call, PairsShared& memory)
-      : g(call), c(call.forward), shared(memory) {
+  HEED_DEVICE Pairs(const GradientCall& call, PairsShared& memory, PairOptions& own, const PairSums& sums)
+      : g(call), c(call.forward), shared(memory), options(own), wanted(sums), in_place(lies_in_place(call)) {
     const int lane = thread_index() % 32, warp = thread_index() / 32;
-    owned_group = lane % 8, walked_group = warp * 4 + lane / 8;
+    of_eight = lane % 8, of_sixteen = warp * 4 + lane / 8;
   }
 
-  // The tiles; by all threads, which meet before they are read.
+  // The keys of the tiles; by all threads, which meet before they are read.
   HEED_DEVICE void own(std::int64_t first) {
-    if constexpr (owned == Owned::rows)
-      shared.owned_items.find_rows(g, shared.rows, first);
-    else
-      shared.owned_items.find_keys(g, shared.rows, first);
-  }
-  HEED_DEVICE void walk_to(std::int64_t first) {
-    sync();  // what was there has been read
-    if constexpr (owned == Owned::rows)
-      shared.walked_items.find_keys(g, shared.rows, first);
-    else
-      shared.walked_items.find_rows(g, shared.rows, first);
+    const Sequence& s = c.sequence(shared.of.b);
+    const int n = thread_index();
+    if (n == 0) shared.keys.first = first, shared.keys.count = min(pair_items, s.keys - first);
+    if (n >= pair_items) return;
+    const bool is_key = first + n < s.key_count;
+    const std::int64_t row = s.first_key + first + n;
+    const Row k = row_of(c.k, shared.of.b, shared.of.kv_head, row);
+    shared.keys.at[0][n] = is_key ? k.first : no_item;
+    shared.keys.at[1][n] = is_key ? row_of(c.v, shared.of.b, shared.of.kv_head, row).first : no_item;
+    shared.keys.at[2][n] = is_key && wanted.of_rows && is_finite_row(k, c.dim) ? k.first : no_item;
   }
 
-  // P and dS of both tiles.
+  // The first tile of rows.
+  HEED_DEVICE void start(std::int64_t first) {
+    sync();
+    buffer = 0;
+    has_next = true;
+    find_rows(first);
+    sync();
+    piece = {Product::scores, 0};
+    load_piece();
+  }
+
+  // P of the tile, after dropout. Its rows are those that were found last; `next` are the rows of the tile
+  // after it, or none.
+  static constexpr std::int64_t none = -1;
+  HEED_DEVICE void weigh(std::int64_t next) {
+    buffer = 1 - buffer;
+    sync();  // the rows of the tile before have been read
+    has_next = next != none;
+    if (has_next) find_rows(next);
+    const bool are_all_seen = !any(!sees_every_key());
+    float s[6][12];
+    multiply(s, c.dim);
+    if (!has_only_ranges(c) || c.drop_below != 0)
+      weigh_with_options(s);
+    else if (are_all_seen)
+      weigh_scores(s, [](const RowOfPair&, int) { return true; });
+    else
+      weigh_scores(s, [](const RowOfPair& row, int j) { return row.sees(j); });
+  }
+
+  // dS in place of P.
   HEED_DEVICE void differentiate(By by) {
-    const Tensor &of_walked = owned == Owned::keys ? c.q : c.k, &of_owned = owned == Owned::keys ? c.k : c.q;
-    const Tensor &next_walked = owned == Owned::keys ? g.out_gradient : c.v,
-                 &next_owned = owned == Owned::keys ? c.v : g.out_gradient;
-    const float walked_scale = owned == Owned::keys ? c.scaling.query : 1.0f,
-                owned_scale = owned == Owned::keys ? 1.0f : c.scaling.query;
-    multiply<0>({of_walked, walked_scale}, {of_owned, owned_scale}, c.dim, shared.weights);
-    multiply<1>({next_walked, 1.0f}, {next_owned, 1.0f}, c.value_dim, shared.gradients);
-    sync();
-    for (int n = thread_index(); n < pair_walked * pair_owned; n += pair_threads)
-      differentiate_pair(n / pair_owned, n % pair_owned, by);
-    sync();
+    float dp[6][12];
+    multiply(dp, c.value_dim);
+    if (!has_only_ranges(c) || c.drop_below != 0)
+      differentiate_with_options(dp, by);
+    else
+      differentiate_weights(dp);
   }
 
-  // A chain of the sums of 8 owned items and 4 dimensions of a slab, for this thread.
-  using Sums = float[8][4];
-  HEED_DEVICE int item(int n) const { return n < 4 ? owned_group * 4 + n : 28 + owned_group * 4 + n; }
-  HEED_DEVICE int dim(int e) const { return walked_group * 4 + e; }
+  // A chain of the sums of 6 items and 8 dimensions, for this thread.
+  using Sums = float[6][8];
+  HEED_DEVICE int key(int n) const { return tile_row(n); }
+  HEED_DEVICE int row(int n) const { return of_sixteen + 16 * n; }
+  HEED_DEVICE int dim(int e) const { return of_eight * 4 + (e < 4 ? e : 28 + e); }
 
-  // chain += pairs^T * the walked items' numbers: q or k, or dO.
-  template <int which>
-  HEED_DEVICE void add(const Tensor& t, std::int64_t first_dim, std::int64_t end_dim,
-                       const float (&pairs)[pair_walked][pair_owned], Sums& chain) {
-    constexpr int slab = GradientCall::slab_dims;
-    for (int first = 0; first < pair_walked; first += PairsShared::stage_items) {
-      sync();
-      stage_items<which>(t, first, first_dim, end_dim);
-      sync();
-      const float *values = shared.stage() + walked_group * 4, *p = &pairs[first][owned_group * 4];
-#pragma unroll 8
-      for (int w = 0; w < PairsShared::stage_items; ++w, values += slab, p += pair_owned) {
-        float x[8], y[4];
-        load4(x, p), load4(x + 4, p + 32), load4(y, values);
-#pragma unroll
-        for (int n = 0; n < 8; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) chain[n][e] = fmaf(x[n], y[e], chain[n][e]);
+  // chain += the tile's transpose times its rows of dO, or of q.
+  HEED_DEVICE void add_rows(Sums& chain) {
+    for (int half = 0; half < 2; ++half) {
+      const float *values = take() + of_eight * 4, *p = &shared.tile[half * pair_stage][0];
+#pragma unroll 4
+      for (int w = 0; w < pair_stage; ++w, values += pair_slab, p += pair_pitch) {
+        float x[6], y[8];
+        load4(x, p + of_sixteen * 4), load2(x + 4, p + 64 + of_sixteen * 2);
+        load4(y, values), load4(y + 4, values + 32);
+        add_products(chain, x, y);
       }
     }
   }
+
+  // chain += the tile times its keys. Four keys of a row lie together.
+  HEED_DEVICE void add_keys(Sums& chain) {
+    for (int half = 0; half < 2; ++half) {
+      const float *values = take() + of_eight * 4, *p = &shared.tile[of_sixteen][half * pair_stage];
+#pragma unroll 1
+      for (int w = 0; w < pair_stage; w += 4, p += 4) {
+        float x[6][4];
+#pragma unroll
+        for (int n = 0; n < 6; ++n) load4(x[n], p + 16 * n * pair_pitch);
+#pragma unroll
+        for (int four = 0; four < 4; ++four, values += pair_slab) {
+          float y[8];
+          load4(y, values), load4(y + 4, values + 32);
+          const float of_key[6] = {x[0][four], x[1][four], x[2][four], x[3][four], x[4][four], x[5][four]};
+          add_products(chain, of_key, y);
+        }
+      }
+    }
+  }
+
+  HEED_DEVICE const PairItems<pair_items>& rows() const { return shared.rows[1 - buffer]; }
 
  private:
-  struct Operand {
-    const Tensor& tensor;
-    float scale;
+  // The products, in their order, and the pieces of each.
+  enum class Product : std::uint8_t { scores, of_values, weights, of_keys, of_rows };
+  struct Piece {
+    Product product;
+    int index;
   };
 
-  // to = walked * owned^T, in chains over the dimensions.
-  template <int which>
-  HEED_DEVICE void multiply(const Operand& of_walked, const Operand& of_owned, std::int64_t dim,
-                            float (&to)[pair_walked][pair_owned]) {
-    float chain[6][8];
-    for (std::int64_t first = 0; first < max(1, dim); first += chain_terms) {
+  HEED_DEVICE int pieces_of(Product product) const {
+    switch (product) {
+      case Product::scores: return pieces_of(c.dim);
+      case Product::of_values: return wanted.of_values ? 2 : 0;
+      case Product::weights: return pieces_of(c.value_dim);
+      case Product::of_keys: return wanted.of_keys ? 2 : 0;
+      default: return wanted.of_rows ? 2 : 0;
+    }
+  }
+  HEED_DEVICE static int pieces_of(std::int64_t dim) {
+    return static_cast<int>((max(1, dim) + pair_depth - 1) / pair_depth);
+  }
+
+  // The piece that was copied last, for all to read; and the copy of the next one begins.
+  HEED_DEVICE const float* take() {
+    wait_for_copies<0>();
+    if (piece.product == Product::scores) scale_queries();
+    sync();
+    const float* const stage = shared.stages[stage_index];
+    stage_index = 1 - stage_index;
+    ++piece.index;
+    while (piece.index == pieces_of(piece.product)) {
+      const bool is_last = piece.product == Product::of_rows;
+      if (is_last && !has_next) return stage;
+      piece = {is_last ? Product::scores : static_cast<Product>(static_cast<int>(piece.product) + 1), 0};
+    }
+    load_piece();
+    return stage;
+  }
+
+  HEED_DEVICE void load_piece() {
+    const bool is_scores = piece.product == Product::scores, is_next = is_scores && piece.index == 0;
+    const PairItems<pair_items>& own = is_next ? shared.rows[buffer] : rows();
+    float* const to = shared.stages[stage_index];
+    if (is_scores || piece.product == Product::weights) {
+      const int which = is_scores ? 0 : 1;
+      const std::int64_t end = is_scores ? c.dim : c.value_dim;
+      load_dims(is_scores ? c.q : g.out_gradient, own.at[which], end, to);
+      load_dims(is_scores ? c.k : c.v, shared.keys.at[which], end, to + pair_depth * pair_pitch);
+    } else {
+      const bool is_rows = piece.product == Product::of_rows, is_values = piece.product == Product::of_values;
+      load_items(is_rows ? c.k : is_values ? g.out_gradient : c.q,
+                 (is_rows ? shared.keys.at[2] : own.at[is_values ? 1 : 0]) + piece.index * pair_stage,
+                 is_values ? c.value_dim : c.dim, to);
+    }
+    commit_copies();
+  }
+
+  // Some dimensions of 96 items, transposed; a warp copies eight dimensions of four items at once. Those from
+  // the end on are never read.
+  HEED_DEVICE void load_dims(const Tensor& t, const std::int64_t* at, std::int64_t end, float* to) const {
+    const int d = thread_index() % 8, first = thread_index() / 8;
+    const std::int64_t from = piece.index * pair_depth + d;
+    to += d * pair_pitch + first, at += first;
+    const bool has_dim = from < end, has_next_dim = from + 8 < end;
+    if (in_place) {
+      const float* const data = static_cast<const float*>(t.data) + from;
 #pragma unroll
-      for (auto& row : chain)
-#pragma unroll
-        for (float& x : row) x = 0;
-      const std::int64_t end = min(first + chain_terms, dim);
-      for (std::int64_t d = first; d < end; d += pair_depth) {
-        sync();
-        load_piece<pair_walked + 4, which>(shared.walked_items, of_walked, {d, end}, &shared.walked[0][0]);
-        load_piece<pair_owned + 4, which>(shared.owned_items, of_owned, {d, end}, &shared.owned[0][0]);
-        sync();
-        multiply_piece(static_cast<int>(min(pair_depth, end - d)), chain);
+      for (int n = 0; n < pair_items; n += 16) {
+        const std::int64_t item = at[n];
+        if (item == no_item) {
+          to[n] = to[n + 8 * pair_pitch] = 0;
+        } else {
+          if (has_dim) copy4(to + n, data + item, true);
+          if (has_next_dim) copy4(to + n + 8 * pair_pitch, data + item + 8, true);
+        }
       }
-      put_chain(chain, first == 0, to);
+      return;
+    }
+#pragma unroll 1
+    for (int n = 0; n < pair_items * 2; n += 16) {
+      const int place = n % pair_items, e = n / pair_items * 8;
+      const Row row{t.data, at[place], t.stride.dim, t.type, 16 * t.stride.dim};
+      to[place + e * pair_pitch] = row.first != no_item && from + e < end ? read(row, from + e) : 0.0f;
     }
   }
 
-  HEED_DEVICE void multiply_piece(int depth, float (&chain)[6][8]) const {
-#pragma unroll 4
-    for (int d = 0; d < depth; ++d) {
-      float x[6], y[8];
-      load4(x, &shared.walked[d][walked_group * 4]), load2(x + 4, &shared.walked[d][64 + walked_group * 2]);
-      load4(y, &shared.owned[d][owned_group * 4]), load4(y + 4, &shared.owned[d][32 + owned_group * 4]);
+  // Of the piece that has arrived, each thread what it has copied.
+  HEED_DEVICE void scale_queries() const {
+    const int d = thread_index() % 8, first = thread_index() / 8;
+    float* const from = shared.stages[stage_index] + d * pair_pitch + first;
 #pragma unroll
-      for (int m = 0; m < 6; ++m)
+    for (int n = 0; n < pair_items; n += 16)
 #pragma unroll
-        for (int n = 0; n < 8; ++n) chain[m][n] = fmaf(x[m], y[n], chain[m][n]);
+      for (int e = 0; e < pair_depth; e += 8)
+        from[n + e * pair_pitch] = from[n + e * pair_pitch] * c.scaling.query;
+  }
+
+  // Half the items, with the slab's dimensions; sums of those from the end on are never read.
+  HEED_DEVICE void load_items(const Tensor& t, const std::int64_t* at, std::int64_t end, float* to) const {
+    constexpr int fours = pair_slab / 4, together = pair_threads / fours;
+    const int d = thread_index() % fours * 4, first = thread_index() / fours;
+    const std::int64_t from = wanted.first_dim + d;
+    to += first * pair_slab + d, at += first;
+    if (in_place) {
+      const float* const data = static_cast<const float*>(t.data) + from;
+      const float none[4] = {};
+#pragma unroll
+      for (int n = 0; n < pair_stage; n += together) {
+        const std::int64_t item = at[n];
+        if (item == no_item)
+          store4(to + n * pair_slab, none);
+        else if (from < end)
+          copy16(to + n * pair_slab, data + item, true);
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int n = 0; n < pair_stage / together * 4; ++n) {
+      const int place = n / 4 * together, e = n % 4;
+      const Row row{t.data, at[place], t.stride.dim, t.type, 16 * t.stride.dim};
+      to[place * pair_slab + e] = row.first != no_item && from + e < end ? read(row, from + e) : 0.0f;
     }
   }
 
-  HEED_DEVICE void put_chain(const float (&chain)[6][8], bool is_first,
-                             float (&to)[pair_walked][pair_owned]) const {
+  // Of the three numbers that a multiply-add reads, one is that of the one before it: it need not come from
+  // its bank of registers again.
+  template <int rows, int columns>
+  HEED_DEVICE static void add_products(float (&sums)[rows][columns], const float (&x)[rows],
+                                       const float (&y)[columns]) {
+#pragma unroll
+    for (int m = 0; m < rows; ++m)
+#pragma unroll
+      for (int step = 0; step < columns; ++step) {
+        const int n = m % 2 == 0 ? step : columns - 1 - step;
+        sums[m][n] = fmaf(x[m], y[n], sums[m][n]);
+      }
+  }
+
+  // Row m of this thread's 6 and key n of its 12, in the tile.
+  HEED_DEVICE int tile_row(int m) const { return m < 4 ? of_sixteen * 4 + m : 60 + of_sixteen * 2 + m; }
+  HEED_DEVICE int tile_key(int n) const { return of_eight * 4 + n % 4 + n / 4 * 32; }
+  template <class Step>
+  HEED_DEVICE static void for_each(const Step& step) {
 #pragma unroll
     for (int m = 0; m < 6; ++m)
 #pragma unroll
-      for (int half = 0; half < 8; half += 4) {
-        float* const at = &to[m < 4 ? walked_group * 4 + m : 60 + walked_group * 2 + m][item(half)];
-        float sum[4];
-        if (!is_first) load4(sum, at);
+      for (int n = 0; n < 12; ++n) step(m, n);
+  }
+
+  // Rows times keys: chains of chain_terms dimensions, which are added in order.
+  HEED_DEVICE void multiply(float (&chain)[6][12], std::int64_t dim) {
+    float sums[6][12];  // of the chains before, in heads of more dimensions than a chain has
+    force_to_memory(sums);
+    for_each([&](int m, int n) { chain[m][n] = 0; });
+    for (std::int64_t d = 0; d < max(1, dim); d += pair_depth) {
+      if (d > 0 && d % chain_terms == 0)
+        for_each([&](int m, int n) {
+          sums[m][n] = d == chain_terms ? chain[m][n] : sums[m][n] + chain[m][n];
+          chain[m][n] = 0;
+        });
+      multiply_piece(take(), static_cast<int>(min(pair_depth, dim - d)), chain);
+    }
+    if (dim > chain_terms) for_each([&](int m, int n) { chain[m][n] = sums[m][n] + chain[m][n]; });
+  }
+
+  HEED_DEVICE void multiply_piece(const float* stage, int depth, float (&chain)[6][12]) const {
+#pragma unroll 2
+    for (int d = 0; d < depth; ++d, stage += pair_pitch) {
+      const float* const keys = stage + pair_depth * pair_pitch + of_eight * 4;
+      float x[6], y[12];
+      load4(x, stage + of_sixteen * 4), load2(x + 4, stage + 64 + of_sixteen * 2);
+      load4(y, keys), load4(y + 4, keys + 32), load4(y + 8, keys + 64);
+      add_products(chain, x, y);
+    }
+  }
+
+  // A row that is no number is zeros: whoever is seen by it has no number anyway (G6).
+  HEED_DEVICE void find_rows(std::int64_t first) {
+    PairItems<pair_items>& found = shared.rows[buffer];
+    const int n = thread_index();
+    found.find_rows(g, shared.of, first);
+    if (n < pair_items && found.rows[n].lse != found.rows[n].lse) found.at[0][n] = found.at[1][n] = no_item;
+  }
+  // Whether the row that has this thread's number sees all keys of the tile.
+  HEED_DEVICE bool sees_every_key() const {
+    if (thread_index() >= pair_items) return true;
+    const RowOfPair& row = rows().rows[thread_index()];
+    return row.begin <= shared.keys.first && shared.keys.first + pair_items <= row.end;
+  }
+
+  // The weight of a key that a row does not see: its gradient is 0, whatever it is multiplied with.
+  static constexpr float hidden = -0.0f;
+  HEED_DEVICE static bool is_hidden(float weight) { return __float_as_int(weight) == __float_as_int(hidden); }
+
+  template <class Sees>
+  HEED_DEVICE void weigh_scores(float (&s)[6][12], const Sees& sees) {
+    const int first = static_cast<int>(shared.keys.first);
 #pragma unroll
-        for (int n = 0; n < 4; ++n) sum[n] = is_first ? chain[m][half + n] : sum[n] + chain[m][half + n];
-        store4(at, sum);
+    for (int m = 0; m < 6; ++m) {
+      const RowOfPair row = rows().rows[tile_row(m)];
+#pragma unroll
+      for (int n = 0; n < 12; ++n)
+        s[m][n] = sees(row, first + tile_key(n)) ? exp2(infinity_to_nan(s[m][n]) - row.lse) : hidden;
+    }
+    put(s);
+  }
+
+  HEED_DEVICE void differentiate_weights(float (&dp)[6][12]) {
+#pragma unroll
+    for (int m = 0; m < 6; ++m) {
+      const float delta = rows().rows[tile_row(m)].delta;
+#pragma unroll
+      for (int four = 0; four < 12; four += 4) {
+        float p[4];
+        load4(p, &shared.tile[tile_row(m)][tile_key(four)]);
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+          dp[m][four + n] = is_hidden(p[n]) ? 0.0f : p[n] * (dp[m][four + n] - delta);
       }
-  }
-
-  // Dimensions [dims.begin, + pair_depth) of items, (dims, items): zeros beyond dims.end. Four lanes have
-  // sixteen neighbouring items and eight have all dimensions: stores of a quarter of a warp lie in different
-  // banks.
-  template <int pitch, int which, int capacity>
-  HEED_DEVICE void load_piece(const PairItems<capacity>& items, const Operand& of, KeyRange dims,
-                              float* to) const {
-    const int lane = thread_index() % 32, d = lane / 4 * 4;
-    for (int sixteen = thread_index() / 32; sixteen < capacity / 16; sixteen += pair_threads / 32) {
-      const int first = sixteen * 16 + lane % 4 * 4;
-      float x[4][4];  // [item][dim]
-#pragma unroll
-      for (int n = 0; n < 4; ++n)
-        load_four(of.tensor, items.at[which][first + n], {dims.begin + d, dims.end}, x[n]);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float across[4] = {x[0][e] * of.scale, x[1][e] * of.scale, x[2][e] * of.scale,
-                                 x[3][e] * of.scale};
-        store4(to + (d + e) * pitch + first, across);
-      }
     }
+    put(dp);
   }
 
-  // Numbers [dims.begin, + 4) of a row, zeros beyond dims.end or where there is no row.
-  HEED_DEVICE static void load_four(const Tensor& t, std::int64_t at, KeyRange dims, float (&x)[4]) {
-    if (at != no_item && in_place && dims.begin < dims.end) {
-      load4(x, static_cast<const float*>(t.data) + at + dims.begin);
-      return;
-    }
-    const Row row{t.data, at, t.stride.dim, t.type, 16 * t.stride.dim};
+  HEED_DEVICE void put(const float (&x)[6][12]) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e)
-      x[e] = at != no_item && dims.begin + e < dims.end ? read(row, dims.begin + e) : 0.0f;
+    for (int m = 0; m < 6; ++m)
+#pragma unroll
+      for (int four = 0; four < 12; four += 4) store4(&shared.tile[tile_row(m)][tile_key(four)], x[m] + four);
   }
 
-  // Walked items [first, + stage_items) and dimensions of a slab, as they lie. What is not finite is 0: it
-  // reaches nobody who does not see it, and those who do have no number anyway (G6).
-  template <int which>
-  HEED_DEVICE void stage_items(const Tensor& t, int first, std::int64_t first_dim, std::int64_t end_dim) {
-    constexpr int fours = GradientCall::slab_dims / 4;
-    for (int n = thread_index(); n < PairsShared::stage_items * fours; n += pair_threads) {
-      float x[4];
-      load_four(t, shared.walked_items.at[which][first + n / fours], {first_dim + n % fours * 4, end_dim}, x);
-#pragma unroll
-      for (float& each : x) each = is_finite(each) ? each : 0.0f;
-      store4(shared.stage() + n * 4, x);
+  // Each thread its own pairs, one at a time, out of the tile.
+  HEED_DEVICE void weigh_with_options(const float (&s)[6][12]) {
+    put(s);
+#pragma unroll 1
+    for (int n = 0; n < 72; ++n) {
+      const int r = tile_row(n / 12), k = tile_key(n % 12);
+      float& p = shared.tile[r][k];
+      const std::int64_t row = rows().first + r, j = shared.keys.first + k;
+      const PairScore of = score(r, row, j, infinity_to_nan(p));
+      p = of.exponent == minus_infinity ? hidden : exp2(of.exponent);
+      options[n] = {p, 1.0f, of.slope};
+      if (c.drop_below == 0 || is_hidden(p)) continue;
+      options[n].keep = drops(c, shared.of.query(c, row), j) ? 0.0f : c.keep_scale;
+      p = p * options[n].keep;
     }
   }
 
-  // S and dP of one pair become P and dS.
-  HEED_DEVICE void differentiate_pair(int w, int o, By by) {
-    float &p = shared.weights[w][o], &ds = shared.gradients[w][o];
-    const int r = owned == Owned::rows ? o : w;
-    const std::int64_t row = row_first() + r, j = key_first() + (owned == Owned::rows ? w : o);
-    const PairScore of = score(r, row, j, infinity_to_nan(p));
-    if (of.exponent == minus_infinity) {  // hidden, whatever it holds
-      p = ds = 0;
-      return;
+  HEED_DEVICE void differentiate_with_options(const float (&dp)[6][12], By by) {
+    put(dp);
+#pragma unroll 1
+    for (int n = 0; n < 72; ++n) {
+      const int r = tile_row(n / 12);
+      float& ds = shared.tile[r][tile_key(n % 12)];
+      const PairOption& of = options[n];
+      ds = is_hidden(of.weight) ? 0.0f : of.weight * (ds * of.keep - rows().rows[r].delta);
+      if (by == By::product && c.softcap.cap != 0) ds = ds * of.slope;
     }
-    p = exp2(of.exponent);
-    if (c.drop_below == 0) {
-      ds = p * (ds - numbers_of(r).delta);
-    } else {
-      const float keep = drops(c, shared.rows.query(c, row), j) ? 0.0f : c.keep_scale;
-      ds = p * (ds * keep - numbers_of(r).delta);
-      p = p * keep;
-    }
-    if (by == By::product && c.softcap.cap != 0) ds = ds * of.slope;
   }
 
   HEED_DEVICE PairScore score(int r, std::int64_t row, std::int64_t j, float s) const {
-    if (r >= row_count() || j >= c.sequence(shared.rows.b).keys) return {minus_infinity, 1};
-    const RowOfPair& numbers = numbers_of(r);
+    if (r >= rows().count || j >= c.sequence(shared.of.b).keys) return {minus_infinity, 1};
+    const RowOfPair& numbers = rows().rows[r];
     if (has_only_ranges(c)) return {numbers.sees(static_cast<int>(j)) ? s - numbers.lse : minus_infinity, 1};
-    const float rest = owned == Owned::rows ? shared.owned_items.rest[r] : shared.walked_items.rest[r];
-    return score_of(c, shared.rows.query(c, row), j, {s, numbers.lse, rest});
-  }
-
-  // Of row r of the tile that has rows.
-  HEED_DEVICE const RowOfPair& numbers_of(int r) const {
-    return owned == Owned::rows ? shared.owned_items.rows[r] : shared.walked_items.rows[r];
-  }
-  HEED_DEVICE std::int64_t row_first() const {
-    return owned == Owned::rows ? shared.owned_items.first : shared.walked_items.first;
-  }
-  HEED_DEVICE std::int64_t row_count() const {
-    return owned == Owned::rows ? shared.owned_items.count : shared.walked_items.count;
-  }
-  HEED_DEVICE std::int64_t key_first() const {
-    return owned == Owned::rows ? shared.walked_items.first : shared.owned_items.first;
+    return score_of(c, shared.of.query(c, row), j, {s, numbers.lse, rows().rest[r]});
   }
 
   const GradientCall& g;
   const Call& c;
   PairsShared& shared;
-  int owned_group, walked_group;
+  PairOptions& options;
+  const PairSums wanted;
+  const bool in_place;
+  int of_eight, of_sixteen;  // this thread among those that have the same items, or dimensions, of a product
+  int buffer = 0;            // of the rows that are found next
+  int stage_index = 0;
+  bool has_next = false;
+  Piece piece{};  // that was copied last
+};
+
+// What a block has to do: blocks are (batch, KV heads, slabs, tiles of keys), the last of them fastest.
+struct BackwardBlock {
+  std::int64_t b, kv_head, slab, tile;
+
+  HEED_DEVICE BackwardBlock(const Call& c, const ExactTurns& turns, std::int64_t n) {
+    tile = n % turns.key_tiles, n /= turns.key_tiles;
+    slab = n % turns.slabs, n /= turns.slabs;
+    kv_head = n % c.kv_heads, b = n / c.kv_heads;
+  }
 };
 
 // Writes the sums of a slab of rows, or marks those that are no numbers.
@@ -269,152 +473,197 @@ struct SlabEnd {
   std::int64_t dim, slab;
 };
 
-// What a block has to do: blocks are (batch, KV heads, slabs, tiles), the last of them fastest.
-struct BackwardBlock {
-  std::int64_t b, kv_head, slab, tile;
-
-  HEED_DEVICE BackwardBlock(const Call& c, std::int64_t tiles, std::int64_t slabs) {
-    std::int64_t n = block_index();
-    tile = n % tiles, n /= tiles;
-    slab = n % slabs, n /= slabs;
-    kv_head = n % c.kv_heads, b = n / c.kv_heads;
-  }
-};
-
-template <Owned owned, bool in_place>
 class ExactBackward {
-  using Tiles = Pairs<owned, in_place>;
-  using Sums = typename Tiles::Sums;
-  static constexpr std::int64_t slab_dims = GradientCall::slab_dims;
+  using Sums = Pairs::Sums;
 
  public:
   using Shared = PairsShared;
 
-  HEED_DEVICE ExactBackward(const GradientCall& call, PairsShared& memory)
-      : g(call), c(call.forward), shared(memory), pairs(call, memory) {}
+  HEED_DEVICE ExactBackward(const GradientCall& call, const ExactTurns& order, const BackwardBlock& own,
+                            PairsShared& memory, PairOptions& options)
+      : g(call),
+        c(call.forward),
+        turns(order),
+        block(own),
+        shared(memory),
+        first_key(own.tile * pair_items),
+        wanted(sums_of(call, own.slab)),
+        pairs(call, memory, options, wanted) {}
 
-  // Tiles of the longest sequence, and slabs.
-  static constexpr std::int64_t tiles(const GradientCall& g) {
-    const std::int64_t items = owned == Owned::rows ? g.forward.queries * g.forward.group() : g.forward.keys;
-    return (items + pair_owned - 1) / pair_owned;
-  }
-  static constexpr std::int64_t slabs(const GradientCall& g) {
-    const std::int64_t of_dim = g.slabs(g.forward.dim), of_value = g.slabs(g.forward.value_dim);
-    return owned == Owned::rows || of_dim > of_value ? of_dim : of_value;
-  }
-
-  HEED_DEVICE void run() {
-    const BackwardBlock block(c, tiles(g), slabs(g));
-    const Sequence& s = c.sequence(block.b);
-    const std::int64_t items = owned == Owned::rows ? s.queries * c.group() : s.keys;
-    // The rows that see most come first.
-    const std::int64_t first = (owned == Owned::rows ? tiles(g) - 1 - block.tile : block.tile) * pair_owned;
-    if (first >= items) return;
-    if (thread_index() == 0) shared.rows = PairRows::of_group(c, block.b, block.kv_head);
+  HEED_DEVICE static void run(const GradientCall& g, const ExactTurns& turns, PairsShared& shared) {
+    if (thread_index() == 0) shared.number = count_arrival(turns.next);
     sync();
-    pairs.own(first);
-    if constexpr (owned == Owned::rows)
-      walk_keys(first, min(pair_owned, items - first), block.slab);
-    else
-      walk_rows({first, min(first + pair_owned, items)}, block.slab);
+    const BackwardBlock block(g.forward, turns, shared.number);
+    if (thread_index() == 0) shared.of = PairRows::of_group(g.forward, block.b, block.kv_head);
+    sync();
+    PairOptions options;
+    ExactBackward(g, turns, block, shared, options).walk();
   }
 
  private:
-  HEED_DEVICE Seen seen_by_rows(std::int64_t first, std::int64_t count) const {
-    return seen_by(c, shared.rows.b, first / shared.rows.group, (first + count - 1) / shared.rows.group);
+  HEED_DEVICE static PairSums sums_of(const GradientCall& g, std::int64_t slab) {
+    const std::int64_t first = slab * pair_slab;
+    return {first, g.v.data && first < g.forward.value_dim, g.k.data && first < g.forward.dim,
+            g.q.data && first < g.forward.dim};
   }
 
-  // dQ: a chain goes through two tiles of keys.
-  HEED_DEVICE void walk_keys(std::int64_t first_row, std::int64_t count, std::int64_t slab) {
-    static_assert(gradient_keys == 2 * pair_walked);
-    const Seen seen = seen_by_rows(first_row, count);
-    const std::int64_t keys = c.sequence(shared.rows.b).keys;
-    const std::int64_t first_dim = slab * slab_dims;
-    Sums sums = {}, chain = {};
-    std::int64_t block = 0;
-    for (std::int64_t key = 0; key < keys; key += pair_walked) {
-      const KeyRange part = seen.within({key, min(key + pair_walked, keys)});
-      if (part.end <= part.begin) continue;
-      // fault: cuda-gradient-chain
-      if (key / gradient_keys != block) end_chain(chain, sums);
-      block = key / gradient_keys;
-      pairs.walk_to(key);
+  HEED_DEVICE void walk() {
+    static_assert(gradient_rows == pair_items);
+    if (!wanted.of_values && !wanted.of_keys && !wanted.of_rows) return;
+    const std::int64_t rows = shared.of.count(c);
+    if (block.tile == 0 && wanted.of_rows) write_unseen_rows(rows);
+    if (block.tile > 0 && first_key >= c.sequence(block.b).keys) return;
+    Sums of_keys = {}, of_values = {};
+    force_to_memory(of_keys), force_to_memory(of_values);
+    pairs.own(first_key);
+    std::int64_t row = next_rows(0);
+    if (row < rows) pairs.start(row);
+    while (row < rows) {
+      const std::int64_t next = next_rows(row + pair_items);
+      pairs.weigh(next < rows ? next : Pairs::none);
+      if (wanted.of_values) add_rows(of_values);
       pairs.differentiate(By::product);
-      pairs.template add<0>(c.k, first_dim, c.dim, shared.gradients, chain);
+      if (wanted.of_keys) add_rows(of_keys);
+      if (wanted.of_rows) add_to_rows(row);
+      row = next;
     }
-    end_chain(chain, sums);
-    write(sums, {g.q, g.rows.unfinished_q, g.scale, c.dim, slab});
+    sync();
+    const PairEnd keys{first_key, shared.keys.count};
+    if (wanted.of_keys) write<Owned::keys>(of_keys, keys, {g.k, g.rows.unfinished_k, g.scale, c.dim, block.slab});
+    if (wanted.of_values)
+      write<Owned::keys>(of_values, keys, {g.v, g.rows.unfinished_v, 1.0f, c.value_dim, block.slab});
   }
 
   // dK and dV: a tile of rows is a chain.
-  HEED_DEVICE void walk_rows(KeyRange keys, std::int64_t slab) {
-    static_assert(gradient_rows == pair_walked);
-    const std::int64_t rows = shared.rows.count(c), first_dim = slab * slab_dims;
-    const bool has_k = g.k.data && first_dim < c.dim, has_v = g.v.data && first_dim < c.value_dim;
-    if (!has_k && !has_v) return;
-    Sums of_k = {}, of_v = {};
-    for (std::int64_t row = 0; row < rows; row += pair_walked) {
-      const KeyRange part = seen_by_rows(row, min(pair_walked, rows - row)).within(keys);
-      if (part.end <= part.begin) continue;
-      pairs.walk_to(row);
-      pairs.differentiate(By::product);
-      Sums chain = {};
-      if (has_v) pairs.template add<1>(g.out_gradient, first_dim, c.value_dim, shared.weights, chain);
-      end_chain(chain, of_v);
-      if (has_k) pairs.template add<0>(c.q, first_dim, c.dim, shared.gradients, chain);
-      end_chain(chain, of_k);
-    }
-    if (has_k) write(of_k, {g.k, g.rows.unfinished_k, g.scale, c.dim, slab});
-    if (has_v) write(of_v, {g.v, g.rows.unfinished_v, 1.0f, c.value_dim, slab});
+  HEED_DEVICE void add_rows(Sums& sums) {
+    Sums chain = {};
+    pairs.add_rows(chain);
+    for_each([&](int n, int e) { sums[n][e] = sums[n][e] + chain[n][e]; });
   }
 
-  // Adds a chain to the sums, and begins the next.
-  HEED_DEVICE static void end_chain(Sums& chain, Sums& sums) {
+  // dQ: a chain goes through two tiles of keys, of which the second waits for the first. 
+  HEED_DEVICE void add_to_rows(std::int64_t row) {
+    static_assert(gradient_keys == 2 * pair_items);
+    const std::int64_t tile = row / pair_items, before = tile_before(row, block.tile),
+                       after = tile_after(row, block.tile);
+    const std::int64_t at = ((block.b * c.kv_heads + block.kv_head) * turns.slabs + block.slab) *
+                                turns.row_tiles + tile;
+    float* const own = turns.sums + (at * 2) * sizeof(Sums) / 4 * pair_threads + thread_index();
+    float* const own_chain = own + sizeof(Sums) / 4 * pair_threads;
+    const auto place = [](int n, int e) { return (n * 8 + e) * pair_threads; };
+    // fault: cuda-gradient-chain
+    const bool is_second = block.tile % 2 == 1, continues = is_second && before == block.tile - 1;
+    Sums chain = {};
+    if (continues) {
+      wait_for(turns.of_rows + at, before);
+      for_each([&](int n, int e) { chain[n][e] = load_l2(own_chain + place(n, e)); });
+    }
+    pairs.add_keys(chain);
+    if (!continues && before >= 0) wait_for(turns.of_rows + at, before);
+    if (!is_second && after == block.tile + 1) {
+      for_each([&](int n, int e) { own_chain[place(n, e)] = chain[n][e]; });
+    } else {
+      if ((continues ? tile_before(row, before) : before) >= 0)
+        for_each([&](int n, int e) { chain[n][e] = load_l2(own + place(n, e)) + chain[n][e]; });
+      if (after < 0) return write_rows(row, chain);
+      for_each([&](int n, int e) { own[place(n, e)] = chain[n][e]; });
+    }
+    sync();
+    if (thread_index() == 0) store_release(turns.of_rows + at, static_cast<unsigned>(block.tile + 1));
+  }
+
+  HEED_DEVICE void wait_for(const unsigned* turn, std::int64_t tile) const {
+    if (thread_index() == 0)
+      while (load_acquire(turn) != static_cast<unsigned>(tile + 1)) {
+      }
+    sync();
+  }
+
+  // Rows that see no key of any tile.
+  HEED_DEVICE void write_unseen_rows(std::int64_t rows) {
+    const Sums zeros = {};
+    for (std::int64_t row = 0; row < rows; row += pair_items)
+      if (tile_after(row, -1) < 0) write_rows(row, zeros);
+  }
+
+  HEED_DEVICE void write_rows(std::int64_t row, const Sums& sums) {
+    sync();
+    write<Owned::rows>(sums, {row, min(pair_items, shared.of.count(c) - row)},
+                       {g.q, g.rows.unfinished_q, g.scale, c.dim, block.slab});
+  }
+
+  // Tiles of rows that see a key of this block, from this row on; tiles of keys that some of the rows see, before
+  // this one and after it, or -1.
+  HEED_DEVICE std::int64_t next_rows(std::int64_t row) const {
+    const std::int64_t rows = shared.of.count(c);
+    while (row < rows && !sees(row, block.tile)) row += pair_items;
+    return row;
+  }
+  HEED_DEVICE std::int64_t tile_before(std::int64_t row, std::int64_t tile) const {
+    do --tile;
+    while (tile >= 0 && !sees(row, tile));
+    return tile;
+  }
+  HEED_DEVICE std::int64_t tile_after(std::int64_t row, std::int64_t tile) const {
+    do ++tile;
+    while (tile < turns.key_tiles && !sees(row, tile));
+    return tile < turns.key_tiles ? tile : -1;
+  }
+  HEED_DEVICE bool sees(std::int64_t row, std::int64_t tile) const {
+    const std::int64_t last = min(row + pair_items, shared.of.count(c)) - 1, key = tile * pair_items;
+    const Seen seen = seen_by(c, block.b, row / shared.of.group, last / shared.of.group);
+    const KeyRange part = seen.within({key, min(key + pair_items, c.sequence(block.b).keys)});
+    return part.begin < part.end;
+  }
+
+  template <class Step>
+  HEED_DEVICE static void for_each(const Step& step) {
 #pragma unroll
-    for (int n = 0; n < 8; ++n)
+    for (int n = 0; n < 6; ++n)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) sums[n][e] = sums[n][e] + chain[n][e], chain[n][e] = 0;
+      for (int e = 0; e < 8; ++e) step(n, e);
   }
 
   // Through shared memory, so that one thread knows whether all of an item's numbers are finite.
-  HEED_DEVICE void write(const Sums& sums, const SlabEnd& end) {
-    float(&all)[pair_walked][pair_owned] = shared.weights;  // (dims, items)
-    static_assert(slab_dims <= pair_walked);
+  struct PairEnd {
+    std::int64_t first, count;
+  };
+  template <Owned owned>
+  HEED_DEVICE void write(const Sums& sums, const PairEnd& items, const SlabEnd& end) {
+    float(&all)[pair_items][pair_pitch] = shared.tile;  // (dims, items)
+    static_assert(pair_slab <= pair_items);
     sync();
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-#pragma unroll
-      for (int half = 0; half < 8; half += 4) {
-        const float across[4] = {sums[half][e] * end.factor + 0.0f, sums[half + 1][e] * end.factor + 0.0f,
-                                 sums[half + 2][e] * end.factor + 0.0f,
-                                 sums[half + 3][e] * end.factor + 0.0f};
-        store4(&all[pairs.dim(e)][pairs.item(half)], across);
-      }
+    for_each([&](int n, int e) {
+      all[pairs.dim(e)][owned == Owned::rows ? pairs.row(n) : pairs.key(n)] = sums[n][e] * end.factor + 0.0f;
+    });
     sync();
-    const std::int64_t first_dim = end.slab * slab_dims, dims = min(slab_dims, end.dim - first_dim);
-    for (int n = thread_index(); n < shared.owned_items.count; n += pair_threads) {
+    const std::int64_t first_dim = end.slab * pair_slab;
+    const int dims = static_cast<int>(min(pair_slab, end.dim - first_dim));
+    for (int n = thread_index(); n < items.count; n += pair_threads) {
       bool is_number = true;
       for (int d = 0; d < dims; ++d) is_number = is_number && is_finite(all[d][n]);
       if (!is_number)
         leave_unfinished(g, end.marks,
-                         gradient_number<owned>(g, shared.rows, shared.owned_items.first + n) *
-                                 GradientCall::slabs(end.dim) +
+                         gradient_number<owned>(g, shared.of, items.first + n) * GradientCall::slabs(end.dim) +
                              end.slab);
-      shared.owned_items.at[0][n] = is_number ? 0 : no_item;
+      shared.is_finite[n] = is_number;
     }
     sync();
-    for (int n = thread_index(); n < shared.owned_items.count * dims; n += pair_threads) {
-      const int m = static_cast<int>(n / dims), d = static_cast<int>(n % dims);
-      if (shared.owned_items.at[0][m] == 0)
-        write_gradient(g, gradient_row<owned>(c, shared.rows, end.to, shared.owned_items.first + m),
-                       first_dim + d, all[d][m]);
+    for (int n = thread_index(); n < items.count * dims; n += pair_threads) {
+      const int m = n / dims, d = n % dims;
+      if (shared.is_finite[m])
+        write_gradient(g, gradient_row<owned>(c, shared.of, end.to, items.first + m), first_dim + d, all[d][m]);
     }
   }
 
   const GradientCall& g;
   const Call& c;
+  const ExactTurns& turns;
+  const BackwardBlock block;
   PairsShared& shared;
-  Tiles pairs;
+  const std::int64_t first_key;
+  const PairSums wanted;
+  Pairs pairs;
 };
 
 }  // namespace heed::cuda

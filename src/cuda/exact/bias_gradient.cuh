@@ -19,34 +19,33 @@ struct BiasTiles {
         heads(g.bias.heads),
         rows(g.bias.length == 1
                  ? 1
-                 : ((g.shares_query_rows ? g.forward.queries : g.bias.length) + pair_owned - 1) / pair_owned),
-        keys(g.bias.dim == 1 ? 1 : (g.bias.dim + pair_walked - 1) / pair_walked) {}
+                 : ((g.shares_query_rows ? g.forward.queries : g.bias.length) + pair_items - 1) / pair_items),
+        keys(g.bias.dim == 1 ? 1 : (g.bias.dim + pair_items - 1) / pair_items) {}
   static constexpr bool has_packed_rows(const GradientCall& g) {
     return g.shares_query_rows && g.bias.length != 1;
   }
   constexpr std::int64_t blocks() const { return entries * heads * rows * keys; }
 };
 
-template <bool in_place>
 class ExactBiasGradient {
-  static constexpr int of_thread = pair_walked * pair_owned / pair_threads;
+  static constexpr int of_thread = pair_items * pair_items / pair_threads;
 
  public:
   struct Shared : PairsShared {
-    float of_rows[pair_owned];
+    float of_rows[pair_items];
   };
 
-  HEED_DEVICE ExactBiasGradient(const GradientCall& call, Shared& memory)
+  HEED_DEVICE ExactBiasGradient(const GradientCall& call, Shared& memory, PairOptions& options)
       : g(call),
         c(call.forward),
         shared(memory),
-        pairs(call, memory),
+        pairs(call, memory, options, {}),
         shares_rows(call.bias.length == 1),
         shares_keys(call.bias.dim == 1) {
     const BiasTiles tiles(g);
     std::int64_t n = block_index();
-    first_key = n % tiles.keys * pair_walked, n /= tiles.keys;
-    first_row = n % tiles.rows * pair_owned, n /= tiles.rows;
+    first_key = n % tiles.keys * pair_items, n /= tiles.keys;
+    first_row = n % tiles.rows * pair_items, n /= tiles.rows;
     own_h = n % tiles.heads, own_b = n / tiles.heads;
   }
 
@@ -61,26 +60,28 @@ class ExactBiasGradient {
  private:
   HEED_DEVICE void add_head(std::int64_t b, std::int64_t h) {
     sync();
-    if (thread_index() == 0) shared.rows = PairRows::of_head(c, b, h);
+    if (thread_index() == 0) shared.of = PairRows::of_head(c, b, h);
     sync();
     const std::int64_t queries = c.sequence(b).queries;
-    const std::int64_t end = shares_rows ? queries : min(queries, first_row + pair_owned);
-    for (std::int64_t row = shares_rows ? 0 : first_row; row < end; row += pair_owned)
-      add_rows(row, min(pair_owned, end - row));
+    const std::int64_t end = shares_rows ? queries : min(queries, first_row + pair_items);
+    for (std::int64_t row = shares_rows ? 0 : first_row; row < end; row += pair_items)
+      add_rows(row, min(pair_items, end - row));
   }
 
   HEED_DEVICE void add_rows(std::int64_t row, std::int64_t count) {
-    const std::int64_t b = shared.rows.b, keys = c.sequence(b).keys,
-                       end = shares_keys ? keys : min(keys, first_key + pair_walked);
+    const std::int64_t b = shared.of.b, keys = c.sequence(b).keys,
+                       end = shares_keys ? keys : min(keys, first_key + pair_items);
     const Seen seen = seen_by(c, b, row, row + count - 1);
     float of_row = 0;
-    sync();
-    pairs.own(row);
-    for (std::int64_t key = shares_keys ? 0 : first_key; key < end; key += pair_walked) {
-      const KeyRange part = seen.within({key, min(key + pair_walked, end)});
+    for (std::int64_t key = shares_keys ? 0 : first_key; key < end; key += pair_items) {
+      const KeyRange part = seen.within({key, min(key + pair_items, end)});
       if (part.end <= part.begin) continue;
-      pairs.walk_to(key);
+      sync();
+      pairs.own(key);
+      pairs.start(row);
+      pairs.weigh(Pairs::none);
       pairs.differentiate(By::score);
+      sync();
       add_pairs(of_row);
     }
     if (shares_keys) add_row_sums(of_row, count);
@@ -90,14 +91,14 @@ class ExactBiasGradient {
   HEED_DEVICE void add_pairs(float& of_row) {
     const int t = thread_index();
     if (shares_keys) {
-      for (int w = 0; w < pair_walked && t < pair_owned; ++w) of_row = of_row + shared.gradients[w][t];
+      for (int w = 0; w < pair_items && t < pair_items; ++w) of_row = of_row + shared.tile[t][w];
     } else if (shares_rows) {
-      for (int o = 0; o < pair_owned && t < pair_walked; ++o) sums[0] = sums[0] + shared.gradients[t][o];
+      for (int o = 0; o < pair_items && t < pair_items; ++o) sums[0] = sums[0] + shared.tile[o][t];
     } else {
 #pragma unroll
       for (int n = 0; n < of_thread; ++n) {
         const int at = t + n * pair_threads;
-        sums[n] = sums[n] + shared.gradients[at / pair_owned][at % pair_owned];
+        sums[n] = sums[n] + shared.tile[at / pair_items][at % pair_items];
       }
     }
   }
@@ -109,7 +110,7 @@ class ExactBiasGradient {
       return;
     }
     sync();
-    if (t < pair_owned) shared.of_rows[t] = of_row;
+    if (t < pair_items) shared.of_rows[t] = of_row;
     sync();
     // fault: cuda-bias-gradient-of-one-row
     for (int r = 0; r < count && t == 0; ++r) sums[0] = sums[0] + shared.of_rows[r];
@@ -120,13 +121,13 @@ class ExactBiasGradient {
     if (shares_keys && shares_rows) {
       if (t == 0) write(0, 0, sums[0]);
     } else if (shares_keys) {
-      if (t < pair_owned) write(t, 0, sums[0]);
+      if (t < pair_items) write(t, 0, sums[0]);
     } else if (shares_rows) {
-      if (t < pair_walked) write(0, t, sums[0]);
+      if (t < pair_items) write(0, t, sums[0]);
     } else {
 #pragma unroll
       for (int n = 0; n < of_thread; ++n)
-        write((t + n * pair_threads) % pair_owned, (t + n * pair_threads) / pair_owned, sums[n]);
+        write((t + n * pair_threads) / pair_items, (t + n * pair_threads) % pair_items, sums[n]);
     }
   }
   // Row r and key w of the block's tile.
@@ -148,7 +149,7 @@ class ExactBiasGradient {
   const GradientCall& g;
   const Call& c;
   Shared& shared;
-  Pairs<Owned::rows, in_place> pairs;
+  Pairs pairs;
   const bool shares_rows, shares_keys;
   std::int64_t own_b, own_h, first_row, first_key;
   float sums[of_thread] = {};  // the first one alone, where rows or keys are shared

@@ -94,31 +94,24 @@ struct BackwardMemory {
   }
 };
 
-template <class Kernel>
-void differentiate(const GradientCall& g, std::int64_t blocks) {
-  const auto shared = std::make_unique<typename Kernel::Shared>();
-  emulated::launch(blocks, pair_threads, [&] { Kernel(g, *shared).run(); });
+void differentiate_bias(const GradientCall& g) {
+  if (g.bias.elements() == 0) return;
+  const auto shared = std::make_unique<ExactBiasGradient::Shared>();
+  emulated::launch(BiasTiles(g).blocks(), pair_threads, [&] {
+    PairOptions options;
+    ExactBiasGradient(g, *shared, options).run();
+  });
 }
 
-template <bool in_place>
 void differentiate(const GradientCall& g) {
-  using OfKeys = ExactBackward<Owned::keys, in_place>;
-  using OfRows = ExactBackward<Owned::rows, in_place>;
-  const std::int64_t heads = g.forward.batch * g.forward.kv_heads;
-  if (g.k.data || g.v.data) differentiate<OfKeys>(g, heads * OfKeys::slabs(g) * OfKeys::tiles(g));
-  if (g.q.data) differentiate<OfRows>(g, heads * OfRows::slabs(g) * OfRows::tiles(g));
-  if (g.bias.elements() > 0) differentiate<ExactBiasGradient<in_place>>(g, BiasTiles(g).blocks());
+  ExactTurns turns(g);
+  std::vector<std::byte> memory(static_cast<std::size_t>(turns.bytes()));
+  turns.place(memory.data());
+  const auto shared = std::make_unique<PairsShared>();
+  if (g.q.data || g.k.data || g.v.data)
+    emulated::launch(turns.blocks(g.forward), pair_threads, [&] { ExactBackward::run(g, turns, *shared); });
+  differentiate_bias(g);
 }
-
-bool lies_in_place(const GradientCall& g) {
-  const Call& c = g.forward;
-  return lies_in_fours(c.q) && lies_in_fours(c.k) && lies_in_fours(c.v) && lies_in_fours(g.out_gradient) &&
-         c.dim % 4 == 0 && c.value_dim % 4 == 0;
-}
-
-}  // namespace
-
-namespace {
 
 template <class Shape>
 void differentiate_in_general(const GradientCall& g) {
@@ -155,7 +148,7 @@ bool takes_general(const GradientCall& g) {
 
 void differentiate_in_general(const GradientCall& g) {
   general::for_width(g, [&]<Type type, int dim> { differentiate_in_general<type, dim>(g); });
-  if (g.bias.elements() > 0) differentiate<ExactBiasGradient<false>>(g, BiasTiles(g).blocks());
+  differentiate_bias(g);
 }
 
 }  // namespace
@@ -173,7 +166,7 @@ bool run_backward(const std::string& kernel, const GradientProblem& problem) {
   if (kernel == "cuda.general")
     differentiate_in_general(g);
   else
-    lies_in_place(g) ? differentiate<true>(g) : differentiate<false>(g);
+    differentiate(g);
   SinkGradient::Shared terms;
   emulated::launch(g.sink.elements(), gradient_threads, [&] { SinkGradient::run(g, terms); });
   Completion::Shared shared;

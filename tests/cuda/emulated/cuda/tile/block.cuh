@@ -63,6 +63,8 @@ template <class Array>
 void force_to_memory(Array&) {}
 inline float max_or_nan(float a, float b) { return a != a ? a : b != b ? b : a > b ? a : b; }
 inline unsigned count_arrival(unsigned* arrivals) { return (*arrivals)++; }
+inline unsigned load_acquire(const unsigned* from) { return *from; }
+inline void store_release(unsigned* to, unsigned x) { *to = x; }
 inline float load_l2(const float* from) { return *from; }
 
 inline int min_of(int x, int y) { return x < y ? x : y; }
