@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(pair_threads, 2)
 }
 
 template <class Kernel, class... Arguments>
-void launch(Kernel* kernel, std::int64_t blocks, std::size_t shared, Stream stream, const Arguments&... arguments) {
+void launch(Kernel* kernel, std::int64_t blocks, std::size_t shared, Stream stream,
+            const Arguments&... arguments) {
   if (blocks == 0) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
         "cudaFuncSetAttribute");

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "cuda/backward/pairs.cuh"
+#include "cuda/exact/pair_tiles.cuh"
 #include "cuda/exact/plan.hpp"
 #include "cuda/tile/row.cuh"
 
@@ -20,439 +21,6 @@ namespace heed::cuda {
 
 // Of sums over keys and over rows: the CPU's (cpu/backward/call.hpp).
 constexpr std::int64_t gradient_keys = 192, gradient_rows = 96;
-
-constexpr int pair_threads = 128;
-constexpr int pair_items = 96;               // rows of a tile, and its keys
-constexpr int pair_pitch = pair_items + 4;   // floats: neighbouring rows begin in different banks
-constexpr int pair_depth = 16;               // dimensions of rows and keys that are in shared memory together
-constexpr int pair_stage = pair_items / 2;   // or items, with a slab of dimensions
-constexpr int pair_slab = GradientCall::slab_dims;
-
-// What a tile of keys owns. Keys that are not finite are zeros in dQ: whoever sees one has no number anyway,
-// and it reaches nobody else (G6).
-struct PairKeys {
-  std::int64_t first, count;
-  std::int64_t at[3][pair_items];  // in k, in v, and in k where it is finite
-};
-
-struct PairsShared {
-  alignas(16) float tile[pair_items][pair_pitch];  // P after dropout, then dS: (rows, keys)
-  // What is multiplied next, and what now: dimensions of rows and of keys, or items and a slab.
-  alignas(16) float stages[2][2 * pair_depth * pair_pitch];
-  PairItems<pair_items> rows[2];  // of this tile and of the next one
-  PairKeys keys;
-  PairRows of;
-  unsigned number;                // of this block
-  unsigned char is_finite[pair_items];
-};
-static_assert(pair_stage * pair_slab <= 2 * pair_depth * pair_pitch);
-
-// What dS is the gradient by: the score, or the product before the softcap.
-enum class By : std::uint8_t { score, product };
-
-// The sums that a block has, of the slab that begins at this dimension.
-struct PairSums {
-  std::int64_t first_dim;
-  bool of_values, of_keys, of_rows;
-};
-
-// What becomes of a thread's pairs where anything but ranges of keys concerns them: the weight before dropout,
-// what dropout multiplies with, and the slope of the softcap.
-struct PairOption {
-  float weight, keep, slope;
-};
-using PairOptions = PairOption[pair_items * pair_items / pair_threads];
-
-// Whether rows are copied as they lie, and else element by element.
-constexpr bool lies_in_place(const GradientCall& g) {
-  const Call& c = g.forward;
-  return lies_in_fours(c.q) && lies_in_fours(c.k) && lies_in_fours(c.v) && lies_in_fours(g.out_gradient) &&
-         c.dim % 4 == 0 && c.value_dim % 4 == 0;
-}
-
-// Tiles of pairs, and what they are multiplied with. Operands come in pieces, in the order in which the
-// products need them: one is copied while the one before it is multiplied.
-class Pairs {
- public:
-  HEED_DEVICE Pairs(const GradientCall& call, PairsShared& memory, PairOptions& own, const PairSums& sums)
-      : g(call), c(call.forward), shared(memory), options(own), wanted(sums), in_place(lies_in_place(call)) {
-    const int lane = thread_index() % 32, warp = thread_index() / 32;
-    of_eight = lane % 8, of_sixteen = warp * 4 + lane / 8;
-  }
-
-  // The keys of the tiles; by all threads, which meet before they are read.
-  HEED_DEVICE void own(std::int64_t first) {
-    const Sequence& s = c.sequence(shared.of.b);
-    const int n = thread_index();
-    if (n == 0) shared.keys.first = first, shared.keys.count = min(pair_items, s.keys - first);
-    if (n >= pair_items) return;
-    const bool is_key = first + n < s.key_count;
-    const std::int64_t row = s.first_key + first + n;
-    const Row k = row_of(c.k, shared.of.b, shared.of.kv_head, row);
-    shared.keys.at[0][n] = is_key ? k.first : no_item;
-    shared.keys.at[1][n] = is_key ? row_of(c.v, shared.of.b, shared.of.kv_head, row).first : no_item;
-    shared.keys.at[2][n] = is_key && wanted.of_rows && is_finite_row(k, c.dim) ? k.first : no_item;
-  }
-
-  // The first tile of rows.
-  HEED_DEVICE void start(std::int64_t first) {
-    sync();
-    buffer = 0;
-    has_next = true;
-    find_rows(first);
-    sync();
-    piece = {Product::scores, 0};
-    load_piece();
-  }
-
-  // P of the tile, after dropout. Its rows are those that were found last; `next` are the rows of the tile
-  // after it, or none.
-  static constexpr std::int64_t none = -1;
-  HEED_DEVICE void weigh(std::int64_t next) {
-    buffer = 1 - buffer;
-    sync();  // the rows of the tile before have been read
-    has_next = next != none;
-    if (has_next) find_rows(next);
-    const bool are_all_seen = !any(!sees_every_key());
-    float s[6][12];
-    multiply(s, c.dim);
-    if (!has_only_ranges(c) || c.drop_below != 0)
-      weigh_with_options(s);
-    else if (are_all_seen)
-      weigh_scores(s, [](const RowOfPair&, int) { return true; });
-    else
-      weigh_scores(s, [](const RowOfPair& row, int j) { return row.sees(j); });
-  }
-
-  // dS in place of P.
-  HEED_DEVICE void differentiate(By by) {
-    float dp[6][12];
-    multiply(dp, c.value_dim);
-    if (!has_only_ranges(c) || c.drop_below != 0)
-      differentiate_with_options(dp, by);
-    else
-      differentiate_weights(dp);
-  }
-
-  // A chain of the sums of 6 items and 8 dimensions, for this thread.
-  using Sums = float[6][8];
-  HEED_DEVICE int key(int n) const { return tile_row(n); }
-  HEED_DEVICE int row(int n) const { return of_sixteen + 16 * n; }
-  HEED_DEVICE int dim(int e) const { return of_eight * 4 + (e < 4 ? e : 28 + e); }
-
-  // chain += the tile's transpose times its rows of dO, or of q.
-  HEED_DEVICE void add_rows(Sums& chain) {
-    for (int half = 0; half < 2; ++half) {
-      const float *values = take() + of_eight * 4, *p = &shared.tile[half * pair_stage][0];
-#pragma unroll 4
-      for (int w = 0; w < pair_stage; ++w, values += pair_slab, p += pair_pitch) {
-        float x[6], y[8];
-        load4(x, p + of_sixteen * 4), load2(x + 4, p + 64 + of_sixteen * 2);
-        load4(y, values), load4(y + 4, values + 32);
-        add_products(chain, x, y);
-      }
-    }
-  }
-
-  // chain += the tile times its keys. Four keys of a row lie together.
-  HEED_DEVICE void add_keys(Sums& chain) {
-    for (int half = 0; half < 2; ++half) {
-      const float *values = take() + of_eight * 4, *p = &shared.tile[of_sixteen][half * pair_stage];
-#pragma unroll 1
-      for (int w = 0; w < pair_stage; w += 4, p += 4) {
-        float x[6][4];
-#pragma unroll
-        for (int n = 0; n < 6; ++n) load4(x[n], p + 16 * n * pair_pitch);
-#pragma unroll
-        for (int four = 0; four < 4; ++four, values += pair_slab) {
-          float y[8];
-          load4(y, values), load4(y + 4, values + 32);
-          const float of_key[6] = {x[0][four], x[1][four], x[2][four], x[3][four], x[4][four], x[5][four]};
-          add_products(chain, of_key, y);
-        }
-      }
-    }
-  }
-
-  HEED_DEVICE const PairItems<pair_items>& rows() const { return shared.rows[1 - buffer]; }
-
- private:
-  // The products, in their order, and the pieces of each.
-  enum class Product : std::uint8_t { scores, of_values, weights, of_keys, of_rows };
-  struct Piece {
-    Product product;
-    int index;
-  };
-
-  HEED_DEVICE int pieces_of(Product product) const {
-    switch (product) {
-      case Product::scores: return pieces_of(c.dim);
-      case Product::of_values: return wanted.of_values ? 2 : 0;
-      case Product::weights: return pieces_of(c.value_dim);
-      case Product::of_keys: return wanted.of_keys ? 2 : 0;
-      default: return wanted.of_rows ? 2 : 0;
-    }
-  }
-  HEED_DEVICE static int pieces_of(std::int64_t dim) {
-    return static_cast<int>((max(1, dim) + pair_depth - 1) / pair_depth);
-  }
-
-  // The piece that was copied last, for all to read; and the copy of the next one begins.
-  HEED_DEVICE const float* take() {
-    wait_for_copies<0>();
-    if (piece.product == Product::scores) scale_queries();
-    sync();
-    const float* const stage = shared.stages[stage_index];
-    stage_index = 1 - stage_index;
-    ++piece.index;
-    while (piece.index == pieces_of(piece.product)) {
-      const bool is_last = piece.product == Product::of_rows;
-      if (is_last && !has_next) return stage;
-      piece = {is_last ? Product::scores : static_cast<Product>(static_cast<int>(piece.product) + 1), 0};
-    }
-    load_piece();
-    return stage;
-  }
-
-  HEED_DEVICE void load_piece() {
-    const bool is_scores = piece.product == Product::scores, is_next = is_scores && piece.index == 0;
-    const PairItems<pair_items>& own = is_next ? shared.rows[buffer] : rows();
-    float* const to = shared.stages[stage_index];
-    if (is_scores || piece.product == Product::weights) {
-      const int which = is_scores ? 0 : 1;
-      const std::int64_t end = is_scores ? c.dim : c.value_dim;
-      load_dims(is_scores ? c.q : g.out_gradient, own.at[which], end, to);
-      load_dims(is_scores ? c.k : c.v, shared.keys.at[which], end, to + pair_depth * pair_pitch);
-    } else {
-      const bool is_rows = piece.product == Product::of_rows, is_values = piece.product == Product::of_values;
-      load_items(is_rows ? c.k : is_values ? g.out_gradient : c.q,
-                 (is_rows ? shared.keys.at[2] : own.at[is_values ? 1 : 0]) + piece.index * pair_stage,
-                 is_values ? c.value_dim : c.dim, to);
-    }
-    commit_copies();
-  }
-
-  // Some dimensions of 96 items, transposed; a warp copies eight dimensions of four items at once. Those from
-  // the end on are never read.
-  HEED_DEVICE void load_dims(const Tensor& t, const std::int64_t* at, std::int64_t end, float* to) const {
-    const int d = thread_index() % 8, first = thread_index() / 8;
-    const std::int64_t from = piece.index * pair_depth + d;
-    to += d * pair_pitch + first, at += first;
-    const bool has_dim = from < end, has_next_dim = from + 8 < end;
-    if (in_place) {
-      const float* const data = static_cast<const float*>(t.data) + from;
-#pragma unroll
-      for (int n = 0; n < pair_items; n += 16) {
-        const std::int64_t item = at[n];
-        if (item == no_item) {
-          to[n] = to[n + 8 * pair_pitch] = 0;
-        } else {
-          if (has_dim) copy4(to + n, data + item, true);
-          if (has_next_dim) copy4(to + n + 8 * pair_pitch, data + item + 8, true);
-        }
-      }
-      return;
-    }
-#pragma unroll 1
-    for (int n = 0; n < pair_items * 2; n += 16) {
-      const int place = n % pair_items, e = n / pair_items * 8;
-      const Row row{t.data, at[place], t.stride.dim, t.type, 16 * t.stride.dim};
-      to[place + e * pair_pitch] = row.first != no_item && from + e < end ? read(row, from + e) : 0.0f;
-    }
-  }
-
-  // Of the piece that has arrived, each thread what it has copied.
-  HEED_DEVICE void scale_queries() const {
-    const int d = thread_index() % 8, first = thread_index() / 8;
-    float* const from = shared.stages[stage_index] + d * pair_pitch + first;
-#pragma unroll
-    for (int n = 0; n < pair_items; n += 16)
-#pragma unroll
-      for (int e = 0; e < pair_depth; e += 8)
-        from[n + e * pair_pitch] = from[n + e * pair_pitch] * c.scaling.query;
-  }
-
-  // Half the items, with the slab's dimensions; sums of those from the end on are never read.
-  HEED_DEVICE void load_items(const Tensor& t, const std::int64_t* at, std::int64_t end, float* to) const {
-    constexpr int fours = pair_slab / 4, together = pair_threads / fours;
-    const int d = thread_index() % fours * 4, first = thread_index() / fours;
-    const std::int64_t from = wanted.first_dim + d;
-    to += first * pair_slab + d, at += first;
-    if (in_place) {
-      const float* const data = static_cast<const float*>(t.data) + from;
-      const float none[4] = {};
-#pragma unroll
-      for (int n = 0; n < pair_stage; n += together) {
-        const std::int64_t item = at[n];
-        if (item == no_item)
-          store4(to + n * pair_slab, none);
-        else if (from < end)
-          copy16(to + n * pair_slab, data + item, true);
-      }
-      return;
-    }
-#pragma unroll 1
-    for (int n = 0; n < pair_stage / together * 4; ++n) {
-      const int place = n / 4 * together, e = n % 4;
-      const Row row{t.data, at[place], t.stride.dim, t.type, 16 * t.stride.dim};
-      to[place * pair_slab + e] = row.first != no_item && from + e < end ? read(row, from + e) : 0.0f;
-    }
-  }
-
-  // Of the three numbers that a multiply-add reads, one is that of the one before it: it need not come from
-  // its bank of registers again.
-  template <int rows, int columns>
-  HEED_DEVICE static void add_products(float (&sums)[rows][columns], const float (&x)[rows],
-                                       const float (&y)[columns]) {
-#pragma unroll
-    for (int m = 0; m < rows; ++m)
-#pragma unroll
-      for (int step = 0; step < columns; ++step) {
-        const int n = m % 2 == 0 ? step : columns - 1 - step;
-        sums[m][n] = fmaf(x[m], y[n], sums[m][n]);
-      }
-  }
-
-  // Row m of this thread's 6 and key n of its 12, in the tile.
-  HEED_DEVICE int tile_row(int m) const { return m < 4 ? of_sixteen * 4 + m : 60 + of_sixteen * 2 + m; }
-  HEED_DEVICE int tile_key(int n) const { return of_eight * 4 + n % 4 + n / 4 * 32; }
-  template <class Step>
-  HEED_DEVICE static void for_each(const Step& step) {
-#pragma unroll
-    for (int m = 0; m < 6; ++m)
-#pragma unroll
-      for (int n = 0; n < 12; ++n) step(m, n);
-  }
-
-  // Rows times keys: chains of chain_terms dimensions, which are added in order.
-  HEED_DEVICE void multiply(float (&chain)[6][12], std::int64_t dim) {
-    float sums[6][12];  // of the chains before, in heads of more dimensions than a chain has
-    force_to_memory(sums);
-    for_each([&](int m, int n) { chain[m][n] = 0; });
-    for (std::int64_t d = 0; d < max(1, dim); d += pair_depth) {
-      if (d > 0 && d % chain_terms == 0)
-        for_each([&](int m, int n) {
-          sums[m][n] = d == chain_terms ? chain[m][n] : sums[m][n] + chain[m][n];
-          chain[m][n] = 0;
-        });
-      multiply_piece(take(), static_cast<int>(min(pair_depth, dim - d)), chain);
-    }
-    if (dim > chain_terms) for_each([&](int m, int n) { chain[m][n] = sums[m][n] + chain[m][n]; });
-  }
-
-  HEED_DEVICE void multiply_piece(const float* stage, int depth, float (&chain)[6][12]) const {
-#pragma unroll 2
-    for (int d = 0; d < depth; ++d, stage += pair_pitch) {
-      const float* const keys = stage + pair_depth * pair_pitch + of_eight * 4;
-      float x[6], y[12];
-      load4(x, stage + of_sixteen * 4), load2(x + 4, stage + 64 + of_sixteen * 2);
-      load4(y, keys), load4(y + 4, keys + 32), load4(y + 8, keys + 64);
-      add_products(chain, x, y);
-    }
-  }
-
-  // A row that is no number is zeros: whoever is seen by it has no number anyway (G6).
-  HEED_DEVICE void find_rows(std::int64_t first) {
-    PairItems<pair_items>& found = shared.rows[buffer];
-    const int n = thread_index();
-    found.find_rows(g, shared.of, first);
-    if (n < pair_items && found.rows[n].lse != found.rows[n].lse) found.at[0][n] = found.at[1][n] = no_item;
-  }
-  // Whether the row that has this thread's number sees all keys of the tile.
-  HEED_DEVICE bool sees_every_key() const {
-    if (thread_index() >= pair_items) return true;
-    const RowOfPair& row = rows().rows[thread_index()];
-    return row.begin <= shared.keys.first && shared.keys.first + pair_items <= row.end;
-  }
-
-  // The weight of a key that a row does not see: its gradient is 0, whatever it is multiplied with.
-  static constexpr float hidden = -0.0f;
-  HEED_DEVICE static bool is_hidden(float weight) { return __float_as_int(weight) == __float_as_int(hidden); }
-
-  template <class Sees>
-  HEED_DEVICE void weigh_scores(float (&s)[6][12], const Sees& sees) {
-    const int first = static_cast<int>(shared.keys.first);
-#pragma unroll
-    for (int m = 0; m < 6; ++m) {
-      const RowOfPair row = rows().rows[tile_row(m)];
-#pragma unroll
-      for (int n = 0; n < 12; ++n)
-        s[m][n] = sees(row, first + tile_key(n)) ? exp2(infinity_to_nan(s[m][n]) - row.lse) : hidden;
-    }
-    put(s);
-  }
-
-  HEED_DEVICE void differentiate_weights(float (&dp)[6][12]) {
-#pragma unroll
-    for (int m = 0; m < 6; ++m) {
-      const float delta = rows().rows[tile_row(m)].delta;
-#pragma unroll
-      for (int four = 0; four < 12; four += 4) {
-        float p[4];
-        load4(p, &shared.tile[tile_row(m)][tile_key(four)]);
-#pragma unroll
-        for (int n = 0; n < 4; ++n)
-          dp[m][four + n] = is_hidden(p[n]) ? 0.0f : p[n] * (dp[m][four + n] - delta);
-      }
-    }
-    put(dp);
-  }
-
-  HEED_DEVICE void put(const float (&x)[6][12]) {
-#pragma unroll
-    for (int m = 0; m < 6; ++m)
-#pragma unroll
-      for (int four = 0; four < 12; four += 4) store4(&shared.tile[tile_row(m)][tile_key(four)], x[m] + four);
-  }
-
-  // Each thread its own pairs, one at a time, out of the tile.
-  HEED_DEVICE void weigh_with_options(const float (&s)[6][12]) {
-    put(s);
-#pragma unroll 1
-    for (int n = 0; n < 72; ++n) {
-      const int r = tile_row(n / 12), k = tile_key(n % 12);
-      float& p = shared.tile[r][k];
-      const std::int64_t row = rows().first + r, j = shared.keys.first + k;
-      const PairScore of = score(r, row, j, infinity_to_nan(p));
-      p = of.exponent == minus_infinity ? hidden : exp2(of.exponent);
-      options[n] = {p, 1.0f, of.slope};
-      if (c.drop_below == 0 || is_hidden(p)) continue;
-      options[n].keep = drops(c, shared.of.query(c, row), j) ? 0.0f : c.keep_scale;
-      p = p * options[n].keep;
-    }
-  }
-
-  HEED_DEVICE void differentiate_with_options(const float (&dp)[6][12], By by) {
-    put(dp);
-#pragma unroll 1
-    for (int n = 0; n < 72; ++n) {
-      const int r = tile_row(n / 12);
-      float& ds = shared.tile[r][tile_key(n % 12)];
-      const PairOption& of = options[n];
-      ds = is_hidden(of.weight) ? 0.0f : of.weight * (ds * of.keep - rows().rows[r].delta);
-      if (by == By::product && c.softcap.cap != 0) ds = ds * of.slope;
-    }
-  }
-
-  HEED_DEVICE PairScore score(int r, std::int64_t row, std::int64_t j, float s) const {
-    if (r >= rows().count || j >= c.sequence(shared.of.b).keys) return {minus_infinity, 1};
-    const RowOfPair& numbers = rows().rows[r];
-    if (has_only_ranges(c)) return {numbers.sees(static_cast<int>(j)) ? s - numbers.lse : minus_infinity, 1};
-    return score_of(c, shared.of.query(c, row), j, {s, numbers.lse, rows().rest[r]});
-  }
-
-  const GradientCall& g;
-  const Call& c;
-  PairsShared& shared;
-  PairOptions& options;
-  const PairSums wanted;
-  const bool in_place;
-  int of_eight, of_sixteen;  // this thread among those that have the same items, or dimensions, of a product
-  int buffer = 0;            // of the rows that are found next
-  int stage_index = 0;
-  bool has_next = false;
-  Piece piece{};  // that was copied last
-};
 
 // What a block has to do: blocks are (batch, KV heads, slabs, tiles of keys), the last of them fastest.
 struct BackwardBlock {
@@ -529,7 +97,8 @@ class ExactBackward {
     }
     sync();
     const PairEnd keys{first_key, shared.keys.count};
-    if (wanted.of_keys) write<Owned::keys>(of_keys, keys, {g.k, g.rows.unfinished_k, g.scale, c.dim, block.slab});
+    if (wanted.of_keys)
+      write<Owned::keys>(of_keys, keys, {g.k, g.rows.unfinished_k, g.scale, c.dim, block.slab});
     if (wanted.of_values)
       write<Owned::keys>(of_values, keys, {g.v, g.rows.unfinished_v, 1.0f, c.value_dim, block.slab});
   }
@@ -541,13 +110,13 @@ class ExactBackward {
     for_each([&](int n, int e) { sums[n][e] = sums[n][e] + chain[n][e]; });
   }
 
-  // dQ: a chain goes through two tiles of keys, of which the second waits for the first. 
+  // dQ: a chain goes through two tiles of keys, of which the second waits for the first.
   HEED_DEVICE void add_to_rows(std::int64_t row) {
     static_assert(gradient_keys == 2 * pair_items);
     const std::int64_t tile = row / pair_items, before = tile_before(row, block.tile),
                        after = tile_after(row, block.tile);
-    const std::int64_t at = ((block.b * c.kv_heads + block.kv_head) * turns.slabs + block.slab) *
-                                turns.row_tiles + tile;
+    const std::int64_t at =
+        ((block.b * c.kv_heads + block.kv_head) * turns.slabs + block.slab) * turns.row_tiles + tile;
     float* const own = turns.sums + (at * 2) * sizeof(Sums) / 4 * pair_threads + thread_index();
     float* const own_chain = own + sizeof(Sums) / 4 * pair_threads;
     const auto place = [](int n, int e) { return (n * 8 + e) * pair_threads; };
@@ -592,8 +161,8 @@ class ExactBackward {
                        {g.q, g.rows.unfinished_q, g.scale, c.dim, block.slab});
   }
 
-  // Tiles of rows that see a key of this block, from this row on; tiles of keys that some of the rows see, before
-  // this one and after it, or -1.
+  // Tiles of rows that see a key of this block, from this row on; tiles of keys that some of the rows see,
+  // before this one and after it, or -1.
   HEED_DEVICE std::int64_t next_rows(std::int64_t row) const {
     const std::int64_t rows = shared.of.count(c);
     while (row < rows && !sees(row, block.tile)) row += pair_items;
@@ -643,16 +212,17 @@ class ExactBackward {
       bool is_number = true;
       for (int d = 0; d < dims; ++d) is_number = is_number && is_finite(all[d][n]);
       if (!is_number)
-        leave_unfinished(g, end.marks,
-                         gradient_number<owned>(g, shared.of, items.first + n) * GradientCall::slabs(end.dim) +
-                             end.slab);
+        leave_unfinished(
+            g, end.marks,
+            gradient_number<owned>(g, shared.of, items.first + n) * GradientCall::slabs(end.dim) + end.slab);
       shared.is_finite[n] = is_number;
     }
     sync();
     for (int n = thread_index(); n < items.count * dims; n += pair_threads) {
       const int m = n / dims, d = n % dims;
       if (shared.is_finite[m])
-        write_gradient(g, gradient_row<owned>(c, shared.of, end.to, items.first + m), first_dim + d, all[d][m]);
+        write_gradient(g, gradient_row<owned>(c, shared.of, end.to, items.first + m), first_dim + d,
+                       all[d][m]);
     }
   }
 

@@ -5,7 +5,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/exact/backward.cuh"
+#include "cuda/exact/pair_tiles.cuh"
 
 namespace heed::cuda {
 

@@ -103,8 +103,8 @@ inline ExactLaunch plan_exact(const Call& c, std::int64_t blocks_at_once,
   return launch;
 }
 
-// How the blocks of a backward pass add up dQ: those of one tile of rows in the order of their keys, one after
-// another.
+// How the blocks of a backward pass add up dQ: those of one tile of rows in the order of their keys, one
+// after another.
 struct ExactTurns {
   static constexpr std::int64_t items = 96;  // of a tile of rows, and of keys
   std::int64_t key_tiles, row_tiles, slabs;
@@ -117,7 +117,7 @@ struct ExactTurns {
       : key_tiles(tiles(g.forward.keys > 0 ? g.forward.keys : 1)),
         row_tiles(tiles(g.forward.queries * g.forward.group())),
         slabs(g.slabs(!(g.v.data) || g.forward.dim > g.forward.value_dim ? g.forward.dim
-                                                                          : g.forward.value_dim)),
+                                                                         : g.forward.value_dim)),
         of_all(g.q.data ? g.forward.batch * g.forward.kv_heads * slabs * row_tiles : 0),
         next(nullptr),
         of_rows(nullptr),
