@@ -232,8 +232,7 @@ class Pairs {
     commit_copies();
   }
 
-  // Some dimensions of 96 items, transposed; a warp copies eight dimensions of four items at once. Those from
-  // the end on are never read.
+  // Some dimensions of 96 items, transposed; a warp copies eight dimensions of four items at once.
   HEED_DEVICE void load_dims(const Tensor& t, const std::int64_t* at, std::int64_t end, float* to) const {
     const int d = thread_index() % 8, first = thread_index() / 8;
     const std::int64_t from = piece.index * pair_depth + d;
@@ -244,12 +243,8 @@ class Pairs {
 #pragma unroll
       for (int n = 0; n < pair_items; n += 16) {
         const std::int64_t item = at[n];
-        if (item == no_item) {
-          to[n] = to[n + 8 * pair_pitch] = 0;
-        } else {
-          if (has_dim) copy4(to + n, data + item, true);
-          if (has_next_dim) copy4(to + n + 8 * pair_pitch, data + item + 8, true);
-        }
+        copy4(to + n, data + item, item != no_item && has_dim);
+        copy4(to + n + 8 * pair_pitch, data + item + 8, item != no_item && has_next_dim);
       }
       return;
     }
@@ -272,7 +267,7 @@ class Pairs {
         from[n + e * pair_pitch] = from[n + e * pair_pitch] * c.scaling.query;
   }
 
-  // Half the items, with the slab's dimensions; sums of those from the end on are never read.
+  // Half the items, with the slab's dimensions.
   HEED_DEVICE void load_items(const Tensor& t, const std::int64_t* at, std::int64_t end, float* to) const {
     constexpr int fours = pair_slab / 4, together = pair_threads / fours;
     const int d = thread_index() % fours * 4, first = thread_index() / fours;
@@ -280,14 +275,10 @@ class Pairs {
     to += first * pair_slab + d, at += first;
     if (in_place) {
       const float* const data = static_cast<const float*>(t.data) + from;
-      const float none[4] = {};
 #pragma unroll
       for (int n = 0; n < pair_stage; n += together) {
         const std::int64_t item = at[n];
-        if (item == no_item)
-          store4(to + n * pair_slab, none);
-        else if (from < end)
-          copy16(to + n * pair_slab, data + item, true);
+        copy16(to + n * pair_slab, data + item, item != no_item && from < end);
       }
       return;
     }
