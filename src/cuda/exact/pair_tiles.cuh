@@ -240,11 +240,13 @@ class Pairs {
     const bool has_dim = from < end, has_next_dim = from + 8 < end;
     if (in_place) {
       const float* const data = static_cast<const float*>(t.data) + from;
+      std::int64_t item[pair_items / 16];  // all of them first: a copy waits for what was read before it
 #pragma unroll
-      for (int n = 0; n < pair_items; n += 16) {
-        const std::int64_t item = at[n];
-        copy4(to + n, data + item, item != no_item && has_dim);
-        copy4(to + n + 8 * pair_pitch, data + item + 8, item != no_item && has_next_dim);
+      for (int n = 0; n < pair_items / 16; ++n) item[n] = at[16 * n];
+#pragma unroll
+      for (int n = 0; n < pair_items / 16; ++n) {
+        copy4(to + 16 * n, data + item[n], item[n] != no_item && has_dim);
+        copy4(to + 16 * n + 8 * pair_pitch, data + item[n] + 8, item[n] != no_item && has_next_dim);
       }
       return;
     }
@@ -275,11 +277,12 @@ class Pairs {
     to += first * pair_slab + d, at += first;
     if (in_place) {
       const float* const data = static_cast<const float*>(t.data) + from;
+      std::int64_t item[pair_stage / together];
 #pragma unroll
-      for (int n = 0; n < pair_stage; n += together) {
-        const std::int64_t item = at[n];
-        copy16(to + n * pair_slab, data + item, item != no_item && from < end);
-      }
+      for (int n = 0; n < pair_stage / together; ++n) item[n] = at[n * together];
+#pragma unroll
+      for (int n = 0; n < pair_stage / together; ++n)
+        copy16(to + n * together * pair_slab, data + item[n], item[n] != no_item && from < end);
       return;
     }
 #pragma unroll 1
