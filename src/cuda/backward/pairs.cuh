@@ -25,10 +25,12 @@ struct PairRows {
     return {b, c.kv_head(h), 1, h, 0};
   }
   HEED_DEVICE std::int64_t count(const Call& c) const { return c.sequence(b).queries * group; }
+  // The query of a row: 32 bits are divided in a quarter of the time.
+  HEED_DEVICE std::int64_t index(std::int64_t row) const {
+    return row >> 32 ? row / group : static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(group);
+  }
   HEED_DEVICE Query query(const Call& c, std::int64_t row) const {
-    // 32 bits are divided in a quarter of the time.
-    const std::int64_t i =
-        row >> 32 ? row / group : static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(group);
+    const std::int64_t i = index(row);
     return {b, first_head + (row - i * group) * head_step, i, c.sequence(b).first_query + i};
   }
 };

@@ -5,10 +5,11 @@
 //   dQ += dS K     dK += dS^T Q                 dV += P^T dO
 //
 // S and dP are chains over dimensions; dQ is a chain over each 192 keys, dK and dV over each 96 rows, counted
-// from the sequence's first, and chains are added in order. A block of threads owns 96 keys and walks the
-// rows that see them, 96 at a time: each of the five products is computed once. Blocks take turns at the dQ
-// of a tile of rows, in the order of their keys. A block has a slab of 64 dimensions of the sums, and those
-// of other slabs compute S and dP for themselves.
+// from the sequence's first, and chains are added in order. A block of threads owns 96 rows and walks the
+// keys that they see, 96 at a time: each of the five products is computed once. Blocks take turns at the dK
+// and dV of a tile of keys, in the order of their rows; all of them begin with the first key, and so none
+// waits long. A block has a slab of 64 dimensions of the sums, and those of other slabs compute S and dP for
+// themselves.
 #pragma once
 #include <cstdint>
 
@@ -22,14 +23,15 @@ namespace heed::cuda {
 // Of sums over keys and over rows: the CPU's (cpu/backward/call.hpp).
 constexpr std::int64_t gradient_keys = 192, gradient_rows = 96;
 
-// What a block has to do: blocks are (batch, KV heads, slabs, tiles of keys), the last of them fastest.
+// What a block has to do: blocks are (tiles of rows, batch, KV heads, slabs), the last of them fastest. Those
+// that wait for each other are far apart, and the rows that see most come last, all of them together.
 struct BackwardBlock {
-  std::int64_t b, kv_head, slab, tile;
+  std::int64_t tile, b, kv_head, slab;
 
   HEED_DEVICE BackwardBlock(const Call& c, const ExactTurns& turns, std::int64_t n) {
-    tile = n % turns.key_tiles, n /= turns.key_tiles;
     slab = n % turns.slabs, n /= turns.slabs;
-    kv_head = n % c.kv_heads, b = n / c.kv_heads;
+    kv_head = n % c.kv_heads, n /= c.kv_heads;
+    b = n % c.batch, tile = n / c.batch;
   }
 };
 
@@ -54,7 +56,6 @@ class ExactBackward {
         turns(order),
         block(own),
         shared(memory),
-        first_key(own.tile * pair_items),
         wanted(sums_of(call, own.slab)),
         pairs(call, memory, options, wanted) {}
 
@@ -76,69 +77,78 @@ class ExactBackward {
   }
 
   HEED_DEVICE void walk() {
-    static_assert(gradient_rows == pair_items);
-    if (!wanted.of_values && !wanted.of_keys && !wanted.of_rows) return;
-    const std::int64_t rows = shared.of.count(c);
-    if (block.tile == 0 && wanted.of_rows) write_unseen_rows(rows);
-    if (block.tile > 0 && first_key >= c.sequence(block.b).keys) return;
-    Sums of_keys = {}, of_values = {};
-    force_to_memory(of_keys), force_to_memory(of_values);
-    pairs.own(first_key);
-    std::int64_t row = next_rows(0);
-    if (row < rows) pairs.start(row);
-    while (row < rows) {
-      const std::int64_t next = next_rows(row + pair_items);
-      pairs.weigh(next < rows ? next : Pairs::none);
-      if (wanted.of_values) add_rows(of_values);
+    static_assert(gradient_rows == pair_items && gradient_keys == 2 * pair_items);
+    const std::int64_t first = block.tile * pair_items, rows = shared.of.count(c),
+                       keys = c.sequence(block.b).keys;
+    if (wanted.of_values || wanted.of_keys) write_unseen_keys();
+    if (first >= rows || (!wanted.of_values && !wanted.of_keys && !wanted.of_rows)) return;
+    pairs.own(first);
+    Sums of_rows = {}, of_values, of_keys;
+    force_to_memory(of_rows), force_to_memory(of_values), force_to_memory(of_keys);
+    Sums of_chain = {};
+    force_to_memory(of_chain);
+    std::int64_t key = next_keys(0), chain_number = 0;
+    if (key < keys) pairs.start(key);
+    while (key < keys) {
+      const std::int64_t next = next_keys(key + pair_items);
+      pairs.weigh(next < keys ? next : Pairs::none);
+      if (wanted.of_values) set_to_rows(of_values);
       pairs.differentiate(By::product);
-      if (wanted.of_keys) add_rows(of_keys);
-      if (wanted.of_rows) add_to_rows(row);
-      row = next;
+      if (wanted.of_keys) set_to_rows(of_keys);
+      if (wanted.of_rows) {
+        // fault: cuda-gradient-chain
+        if (key / gradient_keys != chain_number) end_chain(of_chain, of_rows);
+        chain_number = key / gradient_keys;
+        add_keys(of_chain);
+      }
+      if (wanted.of_values || wanted.of_keys) add_to_keys(key / pair_items, of_values, of_keys);
+      key = next;
     }
-    sync();
-    const PairEnd keys{first_key, shared.keys.count};
-    if (wanted.of_keys)
-      write<Owned::keys>(of_keys, keys, {g.k, g.rows.unfinished_k, g.scale, c.dim, block.slab});
-    if (wanted.of_values)
-      write<Owned::keys>(of_values, keys, {g.v, g.rows.unfinished_v, 1.0f, c.value_dim, block.slab});
+    end_chain(of_chain, of_rows);
+    if (wanted.of_rows)
+      write<Owned::rows>(of_rows, {first, min(pair_items, rows - first)},
+                         {g.q, g.rows.unfinished_q, g.scale, c.dim, block.slab});
   }
 
-  // dK and dV: a tile of rows is a chain.
-  HEED_DEVICE void add_rows(Sums& sums) {
+  // A chain of dK or dV: the rows of this block.
+  HEED_DEVICE void set_to_rows(Sums& sums) {
     Sums chain = {};
     pairs.add_rows(chain);
-    for_each([&](int n, int e) { sums[n][e] = sums[n][e] + chain[n][e]; });
+    for_each([&](int n, int e) { sums[n][e] = chain[n][e]; });
   }
 
-  // dQ: a chain goes through two tiles of keys, of which the second waits for the first.
-  HEED_DEVICE void add_to_rows(std::int64_t row) {
-    static_assert(gradient_keys == 2 * pair_items);
-    const std::int64_t tile = row / pair_items, before = tile_before(row, block.tile),
-                       after = tile_after(row, block.tile);
-    const std::int64_t at =
-        ((block.b * c.kv_heads + block.kv_head) * turns.slabs + block.slab) * turns.row_tiles + tile;
-    float* const own = turns.sums + (at * 2) * sizeof(Sums) / 4 * pair_threads + thread_index();
-    float* const own_chain = own + sizeof(Sums) / 4 * pair_threads;
-    const auto place = [](int n, int e) { return (n * 8 + e) * pair_threads; };
-    // fault: cuda-gradient-chain
-    const bool is_second = block.tile % 2 == 1, continues = is_second && before == block.tile - 1;
-    Sums chain = {};
-    if (continues) {
-      wait_for(turns.of_rows + at, before);
-      for_each([&](int n, int e) { chain[n][e] = load_l2(own_chain + place(n, e)); });
-    }
+  // dQ: a chain goes through two tiles of keys.
+  HEED_DEVICE void add_keys(Sums& sums) {
+    Sums chain;
+    for_each([&](int n, int e) { chain[n][e] = sums[n][e]; });
     pairs.add_keys(chain);
-    if (!continues && before >= 0) wait_for(turns.of_rows + at, before);
-    if (!is_second && after == block.tile + 1) {
-      for_each([&](int n, int e) { own_chain[place(n, e)] = chain[n][e]; });
-    } else {
-      if ((continues ? tile_before(row, before) : before) >= 0)
-        for_each([&](int n, int e) { chain[n][e] = load_l2(own + place(n, e)) + chain[n][e]; });
-      if (after < 0) return write_rows(row, chain);
-      for_each([&](int n, int e) { own[place(n, e)] = chain[n][e]; });
+    for_each([&](int n, int e) { sums[n][e] = chain[n][e]; });
+  }
+  HEED_DEVICE static void end_chain(Sums& chain, Sums& sums) {
+    for_each([&](int n, int e) { sums[n][e] = sums[n][e] + chain[n][e], chain[n][e] = 0; });
+  }
+
+  // Adds to the sums of a tile of keys, after the rows before these that see it.
+  HEED_DEVICE void add_to_keys(std::int64_t tile, Sums& of_values, Sums& of_keys) {
+    const std::int64_t at =
+        ((block.b * c.kv_heads + block.kv_head) * turns.slabs + block.slab) * turns.key_tiles + tile;
+    constexpr int each = pair_items * pair_slab;
+    float* const values = turns.sums + at * 2 * each + thread_index();
+    const auto place = [](int n, int e) { return (n * 8 + e) * pair_threads; };
+    std::int64_t before = block.tile - 1;
+    while (before >= 0 && !sees(before, tile)) --before;
+    if (before >= 0) {
+      wait_for(turns.of_keys + at, before);
+      for_each([&](int n, int e) { of_values[n][e] = load_l2(values + place(n, e)) + of_values[n][e]; });
+      for_each([&](int n, int e) { of_keys[n][e] = load_l2(values + each + place(n, e)) + of_keys[n][e]; });
     }
+    std::int64_t after = block.tile + 1;
+    while (after < turns.row_tiles && !sees(after, tile)) ++after;
+    if (after == turns.row_tiles) return write_keys(tile, of_values, of_keys);
+    for_each([&](int n, int e) { values[place(n, e)] = of_values[n][e]; });
+    for_each([&](int n, int e) { values[each + place(n, e)] = of_keys[n][e]; });
     sync();
-    if (thread_index() == 0) store_release(turns.of_rows + at, static_cast<unsigned>(block.tile + 1));
+    if (thread_index() == 0) store_release(turns.of_keys + at, static_cast<unsigned>(block.tile + 1));
   }
 
   HEED_DEVICE void wait_for(const unsigned* turn, std::int64_t tile) const {
@@ -148,39 +158,38 @@ class ExactBackward {
     sync();
   }
 
-  // Rows that see no key of any tile.
-  HEED_DEVICE void write_unseen_rows(std::int64_t rows) {
-    const Sums zeros = {};
-    for (std::int64_t row = 0; row < rows; row += pair_items)
-      if (tile_after(row, -1) < 0) write_rows(row, zeros);
+  // Tiles of keys that no row sees: each block has some.
+  HEED_DEVICE void write_unseen_keys() {
+    const std::int64_t keys = c.sequence(block.b).keys;
+    for (std::int64_t tile = block.tile; tile * pair_items < keys; tile += turns.row_tiles) {
+      bool is_seen = false;
+      for (std::int64_t row = thread_index(); row < turns.row_tiles && !is_seen; row += pair_threads)
+        is_seen = sees(row, tile);
+      const Sums zeros = {};
+      if (!any(is_seen)) write_keys(tile, zeros, zeros);
+    }
   }
 
-  HEED_DEVICE void write_rows(std::int64_t row, const Sums& sums) {
-    sync();
-    write<Owned::rows>(sums, {row, min(pair_items, shared.of.count(c) - row)},
-                       {g.q, g.rows.unfinished_q, g.scale, c.dim, block.slab});
+  HEED_DEVICE void write_keys(std::int64_t tile, const Sums& of_values, const Sums& of_keys) {
+    const std::int64_t first = tile * pair_items;
+    const ItemRange items{first, min(pair_items, c.sequence(block.b).keys - first)};
+    if (wanted.of_values)
+      write<Owned::keys>(of_values, items, {g.v, g.rows.unfinished_v, 1.0f, c.value_dim, block.slab});
+    if (wanted.of_keys)
+      write<Owned::keys>(of_keys, items, {g.k, g.rows.unfinished_k, g.scale, c.dim, block.slab});
   }
 
-  // Tiles of rows that see a key of this block, from this row on; tiles of keys that some of the rows see,
-  // before this one and after it, or -1.
-  HEED_DEVICE std::int64_t next_rows(std::int64_t row) const {
-    const std::int64_t rows = shared.of.count(c);
-    while (row < rows && !sees(row, block.tile)) row += pair_items;
-    return row;
+  // The first keys of the next tile that some of this block's rows see, from this key on.
+  HEED_DEVICE std::int64_t next_keys(std::int64_t key) const {
+    while (key < c.sequence(block.b).keys && !sees(block.tile, key / pair_items)) key += pair_items;
+    return key;
   }
-  HEED_DEVICE std::int64_t tile_before(std::int64_t row, std::int64_t tile) const {
-    do --tile;
-    while (tile >= 0 && !sees(row, tile));
-    return tile;
-  }
-  HEED_DEVICE std::int64_t tile_after(std::int64_t row, std::int64_t tile) const {
-    do ++tile;
-    while (tile < turns.key_tiles && !sees(row, tile));
-    return tile < turns.key_tiles ? tile : -1;
-  }
-  HEED_DEVICE bool sees(std::int64_t row, std::int64_t tile) const {
-    const std::int64_t last = min(row + pair_items, shared.of.count(c)) - 1, key = tile * pair_items;
-    const Seen seen = seen_by(c, block.b, row / shared.of.group, last / shared.of.group);
+  // Whether some row of a tile sees some key of another.
+  HEED_DEVICE bool sees(std::int64_t row_tile, std::int64_t key_tile) const {
+    const std::int64_t row = row_tile * pair_items, rows = shared.of.count(c), key = key_tile * pair_items;
+    if (row >= rows) return false;
+    const Seen seen =
+        seen_by(c, block.b, shared.of.index(row), shared.of.index(min(row + pair_items, rows) - 1));
     const KeyRange part = seen.within({key, min(key + pair_items, c.sequence(block.b).keys)});
     return part.begin < part.end;
   }
@@ -194,11 +203,11 @@ class ExactBackward {
   }
 
   // Through shared memory, so that one thread knows whether all of an item's numbers are finite.
-  struct PairEnd {
+  struct ItemRange {
     std::int64_t first, count;
   };
   template <Owned owned>
-  HEED_DEVICE void write(const Sums& sums, const PairEnd& items, const SlabEnd& end) {
+  HEED_DEVICE void write(const Sums& sums, const ItemRange& items, const SlabEnd& end) {
     float(&all)[pair_items][pair_pitch] = shared.tile;  // (dims, items)
     static_assert(pair_slab <= pair_items);
     sync();
@@ -231,7 +240,6 @@ class ExactBackward {
   const ExactTurns& turns;
   const BackwardBlock block;
   PairsShared& shared;
-  const std::int64_t first_key;
   const PairSums wanted;
   Pairs pairs;
 };

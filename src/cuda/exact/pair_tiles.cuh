@@ -21,19 +21,17 @@ constexpr int pair_depth = 16;              // dimensions of rows and keys that 
 constexpr int pair_stage = pair_items / 2;  // or items, with a slab of dimensions
 constexpr int pair_slab = GradientCall::slab_dims;
 
-// What a tile of keys owns. Keys that are not finite are zeros in dQ: whoever sees one has no number anyway,
-// and it reaches nobody else (G6).
 struct PairKeys {
   std::int64_t first, count;
-  std::int64_t at[3][pair_items];  // in k, in v, and in k where it is finite
+  std::int64_t at[2][pair_items];  // in k and in v
 };
 
 struct PairsShared {
   alignas(16) float tile[pair_items][pair_pitch];  // P after dropout, then dS: (rows, keys)
   // What is multiplied next, and what now: dimensions of rows and of keys, or items and a slab.
   alignas(16) float stages[2][2 * pair_depth * pair_pitch];
-  PairItems<pair_items> rows[2];  // of this tile and of the next one
-  PairKeys keys;
+  PairItems<pair_items> rows;
+  PairKeys keys[2];  // of this tile and of the next one
   PairRows of;
   unsigned number;  // of this block
   unsigned char is_finite[pair_items];
@@ -73,39 +71,34 @@ class Pairs {
     of_eight = lane % 8, of_sixteen = warp * 4 + lane / 8;
   }
 
-  // The keys of the tiles; by all threads, which meet before they are read.
+  // The rows of all tiles; by all threads. A row that is no number is zeros: whoever is seen by it has no
+  // number anyway (G6).
   HEED_DEVICE void own(std::int64_t first) {
-    const Sequence& s = c.sequence(shared.of.b);
+    PairItems<pair_items>& rows = shared.rows;
     const int n = thread_index();
-    if (n == 0) shared.keys.first = first, shared.keys.count = min(pair_items, s.keys - first);
-    if (n >= pair_items) return;
-    const bool is_key = first + n < s.key_count;
-    const std::int64_t row = s.first_key + first + n;
-    const Row k = row_of(c.k, shared.of.b, shared.of.kv_head, row);
-    shared.keys.at[0][n] = is_key ? k.first : no_item;
-    shared.keys.at[1][n] = is_key ? row_of(c.v, shared.of.b, shared.of.kv_head, row).first : no_item;
-    shared.keys.at[2][n] = is_key && wanted.of_rows && is_finite_row(k, c.dim) ? k.first : no_item;
+    sync();
+    rows.find_rows(g, shared.of, first);
+    if (n < pair_items && rows.rows[n].lse != rows.rows[n].lse) rows.at[0][n] = rows.at[1][n] = no_item;
   }
 
-  // The first tile of rows.
+  // The first tile of keys.
   HEED_DEVICE void start(std::int64_t first) {
-    sync();
     buffer = 0;
-    has_next = true;
-    find_rows(first);
+    sync();
+    find_keys(first);
     sync();
     piece = {Product::scores, 0};
     load_piece();
   }
 
-  // P of the tile, after dropout. Its rows are those that were found last; `next` are the rows of the tile
+  // P of the tile, after dropout. Its keys are those that were found last; `next` are the keys of the tile
   // after it, or none.
   static constexpr std::int64_t none = -1;
   HEED_DEVICE void weigh(std::int64_t next) {
     buffer = 1 - buffer;
-    sync();  // the rows of the tile before have been read
+    sync();  // the keys of the tile before have been read
     has_next = next != none;
-    if (has_next) find_rows(next);
+    if (has_next) find_keys(next);
     const bool are_all_seen = !any(!sees_every_key());
     float s[6][12];
     multiply(s, c.dim);
@@ -167,7 +160,7 @@ class Pairs {
     }
   }
 
-  HEED_DEVICE const PairItems<pair_items>& rows() const { return shared.rows[1 - buffer]; }
+  HEED_DEVICE const PairKeys& keys() const { return shared.keys[1 - buffer]; }
 
  private:
   // The products, in their order, and the pieces of each.
@@ -199,6 +192,7 @@ class Pairs {
   HEED_DEVICE const float* take() {
     wait_for_copies<0>();
     if (piece.product == Product::scores) scale_queries();
+    if (piece.product == Product::of_rows) clear_bad_keys();
     sync();
     const float* const stage = shared.stages[stage_index];
     stage_index = 1 - stage_index;
@@ -214,20 +208,18 @@ class Pairs {
 
   HEED_DEVICE void load_piece() {
     const bool is_scores = piece.product == Product::scores, is_next = is_scores && piece.index == 0;
-    const PairItems<pair_items>& own = is_next ? shared.rows[buffer] : rows();
+    const PairKeys& own = is_next ? shared.keys[buffer] : keys();
     float* const to = shared.stages[stage_index];
     if (is_scores || piece.product == Product::weights) {
       const int which = is_scores ? 0 : 1;
       const std::int64_t end = is_scores ? c.dim : c.value_dim;
-      load_dims(is_scores ? c.q : g.out_gradient, own.at[which], end, to);
-      load_dims(is_scores ? c.k : c.v, shared.keys.at[which], end, to + pair_depth * pair_pitch);
+      load_dims(is_scores ? c.q : g.out_gradient, shared.rows.at[which], end, to);
+      load_dims(is_scores ? c.k : c.v, own.at[which], end, to + pair_depth * pair_pitch);
     } else {
       const bool is_rows = piece.product == Product::of_rows, is_values = piece.product == Product::of_values;
-      load_items(is_rows     ? c.k
-                 : is_values ? g.out_gradient
-                             : c.q,
-                 (is_rows ? shared.keys.at[2] : own.at[is_values ? 1 : 0]) + piece.index * pair_stage,
-                 is_values ? c.value_dim : c.dim, to);
+      const std::int64_t* const at = is_rows ? own.at[0] : shared.rows.at[is_values ? 1 : 0];
+      const Tensor& of_rows = is_values ? g.out_gradient : c.q;
+      load_items(is_rows ? c.k : of_rows, at + piece.index * pair_stage, is_values ? c.value_dim : c.dim, to);
     }
     commit_copies();
   }
@@ -293,6 +285,20 @@ class Pairs {
     }
   }
 
+  // Keys that are not finite are zeros in dQ: whoever sees one has no number anyway, and it reaches nobody
+  // else (G6). Each thread what it has copied.
+  HEED_DEVICE void clear_bad_keys() const {
+#pragma unroll
+    for (int n = 0; n < pair_stage * pair_slab; n += pair_threads * 4) {
+      float* const at = shared.stages[stage_index] + n + thread_index() * 4;
+      float x[4];
+      load4(x, at);
+      if (is_finite(x[0]) && is_finite(x[1]) && is_finite(x[2]) && is_finite(x[3])) continue;
+      x[0] = x[1] = x[2] = x[3] = 0;
+      store4(at, x);
+    }
+  }
+
   // Of the three numbers that a multiply-add reads, one is that of the one before it: it need not come from
   // its bank of registers again.
   template <int rows, int columns>
@@ -345,18 +351,22 @@ class Pairs {
     }
   }
 
-  // A row that is no number is zeros: whoever is seen by it has no number anyway (G6).
-  HEED_DEVICE void find_rows(std::int64_t first) {
-    PairItems<pair_items>& found = shared.rows[buffer];
+  HEED_DEVICE void find_keys(std::int64_t first) {
+    PairKeys& found = shared.keys[buffer];
+    const Sequence& s = c.sequence(shared.of.b);
     const int n = thread_index();
-    found.find_rows(g, shared.of, first);
-    if (n < pair_items && found.rows[n].lse != found.rows[n].lse) found.at[0][n] = found.at[1][n] = no_item;
+    if (n == 0) found.first = first, found.count = min(pair_items, s.keys - first);
+    if (n >= pair_items) return;
+    const bool is_key = first + n < s.key_count;
+    const std::int64_t row = s.first_key + first + n;
+    found.at[0][n] = is_key ? row_of(c.k, shared.of.b, shared.of.kv_head, row).first : no_item;
+    found.at[1][n] = is_key ? row_of(c.v, shared.of.b, shared.of.kv_head, row).first : no_item;
   }
   // Whether the row that has this thread's number sees all keys of the tile.
   HEED_DEVICE bool sees_every_key() const {
     if (thread_index() >= pair_items) return true;
-    const RowOfPair& row = rows().rows[thread_index()];
-    return row.begin <= shared.keys.first && shared.keys.first + pair_items <= row.end;
+    const RowOfPair& row = shared.rows.rows[thread_index()];
+    return row.begin <= keys().first && keys().first + pair_items <= row.end;
   }
 
   // The weight of a key that a row does not see: its gradient is 0, whatever it is multiplied with.
@@ -365,10 +375,10 @@ class Pairs {
 
   template <class Sees>
   HEED_DEVICE void weigh_scores(float (&s)[6][12], const Sees& sees) {
-    const int first = static_cast<int>(shared.keys.first);
+    const int first = static_cast<int>(keys().first);
 #pragma unroll
     for (int m = 0; m < 6; ++m) {
-      const RowOfPair row = rows().rows[tile_row(m)];
+      const RowOfPair row = shared.rows.rows[tile_row(m)];
 #pragma unroll
       for (int n = 0; n < 12; ++n)
         s[m][n] = sees(row, first + tile_key(n)) ? exp2(infinity_to_nan(s[m][n]) - row.lse) : hidden;
@@ -379,7 +389,7 @@ class Pairs {
   HEED_DEVICE void differentiate_weights(float (&dp)[6][12]) {
 #pragma unroll
     for (int m = 0; m < 6; ++m) {
-      const float delta = rows().rows[tile_row(m)].delta;
+      const float delta = shared.rows.rows[tile_row(m)].delta;
 #pragma unroll
       for (int four = 0; four < 12; four += 4) {
         float p[4];
@@ -406,7 +416,7 @@ class Pairs {
     for (int n = 0; n < 72; ++n) {
       const int r = tile_row(n / 12), k = tile_key(n % 12);
       float& p = shared.tile[r][k];
-      const std::int64_t row = rows().first + r, j = shared.keys.first + k;
+      const std::int64_t row = shared.rows.first + r, j = keys().first + k;
       const PairScore of = score(r, row, j, infinity_to_nan(p));
       p = of.exponent == minus_infinity ? hidden : exp2(of.exponent);
       options[n] = {p, 1.0f, of.slope};
@@ -423,16 +433,16 @@ class Pairs {
       const int r = tile_row(n / 12);
       float& ds = shared.tile[r][tile_key(n % 12)];
       const PairOption& of = options[n];
-      ds = is_hidden(of.weight) ? 0.0f : of.weight * (ds * of.keep - rows().rows[r].delta);
+      ds = is_hidden(of.weight) ? 0.0f : of.weight * (ds * of.keep - shared.rows.rows[r].delta);
       if (by == By::product && c.softcap.cap != 0) ds = ds * of.slope;
     }
   }
 
   HEED_DEVICE PairScore score(int r, std::int64_t row, std::int64_t j, float s) const {
-    if (r >= rows().count || j >= c.sequence(shared.of.b).keys) return {minus_infinity, 1};
-    const RowOfPair& numbers = rows().rows[r];
+    if (r >= shared.rows.count || j >= c.sequence(shared.of.b).keys) return {minus_infinity, 1};
+    const RowOfPair& numbers = shared.rows.rows[r];
     if (has_only_ranges(c)) return {numbers.sees(static_cast<int>(j)) ? s - numbers.lse : minus_infinity, 1};
-    return score_of(c, shared.of.query(c, row), j, {s, numbers.lse, rows().rest[r]});
+    return score_of(c, shared.of.query(c, row), j, {s, numbers.lse, shared.rows.rest[r]});
   }
 
   const GradientCall& g;
@@ -442,7 +452,7 @@ class Pairs {
   const PairSums wanted;
   const bool in_place;
   int of_eight, of_sixteen;  // this thread among those that have the same items, or dimensions, of a product
-  int buffer = 0;            // of the rows that are found next
+  int buffer = 0;            // of the keys that are found next
   int stage_index = 0;
   bool has_next = false;
   Piece piece{};  // that was copied last

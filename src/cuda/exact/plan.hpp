@@ -103,36 +103,33 @@ inline ExactLaunch plan_exact(const Call& c, std::int64_t blocks_at_once,
   return launch;
 }
 
-// How the blocks of a backward pass add up dQ: those of one tile of rows in the order of their keys, one
-// after another.
+// How the blocks of a backward pass add up dK and dV: those of one tile of keys in the order of their rows,
+// one after another.
 struct ExactTurns {
   static constexpr std::int64_t items = 96;  // of a tile of rows, and of keys
-  std::int64_t key_tiles, row_tiles, slabs;
-  std::int64_t of_all;  // tiles of rows of all heads and slabs
-  unsigned* next;       // block to begin
-  unsigned* of_rows;    // for each tile of rows 1 more than the tile of keys that was added last
-  float* sums;          // and its sums so far, and a chain that is not at its end: (tiles, 2, rows, dims)
+  std::int64_t row_tiles, key_tiles, slabs;
+  std::int64_t of_all;          // tiles of keys of all heads and slabs
+  unsigned* next = nullptr;     // block to begin
+  unsigned* of_keys = nullptr;  // for each tile of keys 1 more than the tile of rows that was added last
+  float* sums = nullptr;        // and its sums so far: (tiles, dV and dK, keys, dims)
 
   explicit constexpr ExactTurns(const GradientCall& g)
-      : key_tiles(tiles(g.forward.keys > 0 ? g.forward.keys : 1)),
-        row_tiles(tiles(g.forward.queries * g.forward.group())),
-        slabs(g.slabs(!(g.v.data) || g.forward.dim > g.forward.value_dim ? g.forward.dim
-                                                                         : g.forward.value_dim)),
-        of_all(g.q.data ? g.forward.batch * g.forward.kv_heads * slabs * row_tiles : 0),
-        next(nullptr),
-        of_rows(nullptr),
-        sums(nullptr) {}
+      : row_tiles(tiles(g.forward.queries * g.forward.group())),
+        key_tiles(tiles(g.forward.keys)),
+        slabs(g.slabs(g.v.data && g.forward.value_dim > g.forward.dim ? g.forward.value_dim : g.forward.dim)),
+        of_all(g.k.data || g.v.data ? g.forward.batch * g.forward.kv_heads * slabs * key_tiles : 0) {}
 
-  std::int64_t blocks(const Call& c) const { return c.batch * c.kv_heads * slabs * key_tiles; }
+  std::int64_t blocks(const Call& c) const { return row_tiles * c.batch * c.kv_heads * slabs; }
   std::int64_t counter_bytes() const { return (1 + of_all + 3) / 4 * 16; }
   std::int64_t bytes() const { return counter_bytes() + of_all * 2 * items * GradientCall::slab_dims * 4; }
   void place(std::byte* memory) {
-    next = reinterpret_cast<unsigned*>(memory), of_rows = next + 1;
+    next = reinterpret_cast<unsigned*>(memory), of_keys = next + 1;
     sums = reinterpret_cast<float*>(memory + counter_bytes());
   }
 
  private:
-  static constexpr std::int64_t tiles(std::int64_t n) { return (n + items - 1) / items; }
+  // At least one: somebody must write zeros.
+  static constexpr std::int64_t tiles(std::int64_t n) { return n > 0 ? (n + items - 1) / items : 1; }
 };
 
 }  // namespace heed::cuda
