@@ -73,10 +73,11 @@ struct PairItems {
   int i[capacity], h[capacity];  // the query and the query head of a row
 
   HEED_DEVICE void find_rows(const GradientCall& g, const PairRows& of, std::int64_t from) {
+    if (thread_index() < capacity) find_row(g, of, from, thread_index());
+  }
+  HEED_DEVICE void find_row(const GradientCall& g, const PairRows& of, std::int64_t from, int n) {
     const Call& c = g.forward;
-    const int n = thread_index();
     if (n == 0) first = from, count = min(capacity, of.count(c) - from);
-    if (n >= capacity) return;
     at[0][n] = at[1][n] = no_item, rows[n] = RowOfPair::none(), rest[n] = 0;
     if (from + n >= of.count(c)) return;
     const Query q = of.query(c, from + n);

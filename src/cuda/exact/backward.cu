@@ -10,13 +10,13 @@
 namespace heed::cuda {
 namespace {
 
-__global__ void __launch_bounds__(pair_threads, 3)
+__global__ void __launch_bounds__(pair_threads, 4)
     differentiate(const __grid_constant__ GradientCall g, const __grid_constant__ ExactTurns turns) {
   extern __shared__ __align__(16) unsigned char memory[];
   ExactBackward::run(g, turns, *reinterpret_cast<PairsShared*>(memory));
 }
 
-__global__ void __launch_bounds__(pair_threads, 2)
+__global__ void __launch_bounds__(pair_threads, 4)
     differentiate_bias(const __grid_constant__ GradientCall g) {
   extern __shared__ __align__(16) unsigned char memory[];
   PairOptions options;

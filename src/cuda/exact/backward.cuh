@@ -197,7 +197,7 @@ class ExactBackward {
   template <class Step>
   HEED_DEVICE static void for_each(const Step& step) {
 #pragma unroll
-    for (int n = 0; n < 6; ++n)
+    for (int n = 0; n < 12; ++n)
 #pragma unroll
       for (int e = 0; e < 8; ++e) step(n, e);
   }

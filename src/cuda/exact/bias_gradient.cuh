@@ -28,7 +28,10 @@ struct BiasTiles {
 };
 
 class ExactBiasGradient {
-  static constexpr int of_thread = pair_items * pair_items / pair_threads;
+  // Of the pairs of a thread; where rows or keys are shared, of those items that have its number.
+  using Sums = float[pair_items * pair_items / pair_threads];
+  static constexpr int items = (pair_items + pair_threads - 1) / pair_threads;
+  using ItemSums = float[items];
 
  public:
   struct Shared : PairsShared {
@@ -52,27 +55,29 @@ class ExactBiasGradient {
   HEED_DEVICE void run() {
     const bool shares_batch = g.bias.batch == 1 && !BiasTiles::has_packed_rows(g);
     const Sharing entries(shares_batch ? 1 : 0, own_b, c.batch), heads(g.bias.heads, own_h, c.heads);
+    Sums sums = {};
+    force_to_memory(sums);
     for (std::int64_t b = entries.begin; b < entries.end; ++b)
-      for (std::int64_t h = heads.begin; h < heads.end; ++h) add_head(b, h);
-    write();
+      for (std::int64_t h = heads.begin; h < heads.end; ++h) add_head(b, h, sums);
+    write(sums);
   }
 
  private:
-  HEED_DEVICE void add_head(std::int64_t b, std::int64_t h) {
+  HEED_DEVICE void add_head(std::int64_t b, std::int64_t h, Sums& sums) {
     sync();
     if (thread_index() == 0) shared.of = PairRows::of_head(c, b, h);
     sync();
     const std::int64_t queries = c.sequence(b).queries;
     const std::int64_t end = shares_rows ? queries : min(queries, first_row + pair_items);
     for (std::int64_t row = shares_rows ? 0 : first_row; row < end; row += pair_items)
-      add_rows(row, min(pair_items, end - row));
+      add_rows(row, min(pair_items, end - row), sums);
   }
 
-  HEED_DEVICE void add_rows(std::int64_t row, std::int64_t count) {
+  HEED_DEVICE void add_rows(std::int64_t row, std::int64_t count, Sums& sums) {
     const std::int64_t b = shared.of.b, keys = c.sequence(b).keys,
                        end = shares_keys ? keys : min(keys, first_key + pair_items);
     const Seen seen = seen_by(c, b, row, row + count - 1);
-    float of_row = 0;
+    ItemSums of_rows = {};
     pairs.own(row);
     for (std::int64_t key = shares_keys ? 0 : first_key; key < end; key += pair_items) {
       const KeyRange part = seen.within({key, min(key + pair_items, end)});
@@ -81,52 +86,60 @@ class ExactBiasGradient {
       pairs.weigh(Pairs::none);
       pairs.differentiate(By::score);
       sync();
-      add_pairs(of_row);
+      add_pairs(of_rows, sums);
     }
-    if (shares_keys) add_row_sums(of_row, count);
+    if (shares_keys) add_row_sums(of_rows, count, sums);
   }
 
-  // A thread has a row, a key, or some of the pairs.
-  HEED_DEVICE void add_pairs(float& of_row) {
-    const int t = thread_index();
-    if (shares_keys) {
-      for (int w = 0; w < pair_items && t < pair_items; ++w) of_row = of_row + shared.tile[t][w];
-    } else if (shares_rows) {
-      for (int o = 0; o < pair_items && t < pair_items; ++o) sums[0] = sums[0] + shared.tile[o][t];
-    } else {
+  // A thread has some rows, some keys, or some of the pairs.
+  template <class Step>
+  HEED_DEVICE static void for_each_item(const Step& step) {
 #pragma unroll
-      for (int n = 0; n < of_thread; ++n) {
-        const int at = t + n * pair_threads;
+    for (int n = 0; n < items; ++n)
+      if (thread_index() + n * pair_threads < pair_items) step(n, thread_index() + n * pair_threads);
+  }
+
+  HEED_DEVICE void add_pairs(ItemSums& of_rows, Sums& sums) const {
+    if (shares_keys) {
+      for_each_item([&](int n, int r) {
+        for (int w = 0; w < pair_items; ++w) of_rows[n] = of_rows[n] + shared.tile[r][w];
+      });
+    } else if (shares_rows) {
+      for_each_item([&](int n, int w) {
+        for (int r = 0; r < pair_items; ++r) sums[n] = sums[n] + shared.tile[r][w];
+      });
+    } else {
+      for (int n = 0; n < pair_items * pair_items / pair_threads; ++n) {
+        const int at = thread_index() + n * pair_threads;
         sums[n] = sums[n] + shared.tile[at / pair_items][at % pair_items];
       }
     }
   }
 
-  HEED_DEVICE void add_row_sums(float of_row, std::int64_t count) {
-    const int t = thread_index();
+  HEED_DEVICE void add_row_sums(const ItemSums& of_rows, std::int64_t count, Sums& sums) {
     if (!shares_rows) {
-      sums[0] = sums[0] + of_row;
+      for_each_item([&](int n, int) { sums[n] = sums[n] + of_rows[n]; });
       return;
     }
     sync();
-    if (t < pair_items) shared.of_rows[t] = of_row;
+    for_each_item([&](int n, int r) { shared.of_rows[r] = of_rows[n]; });
     sync();
     // fault: cuda-bias-gradient-of-one-row
-    for (int r = 0; r < count && t == 0; ++r) sums[0] = sums[0] + shared.of_rows[r];
+    for (int r = 0; r < count && thread_index() == 0; ++r) sums[0] = sums[0] + shared.of_rows[r];
   }
 
-  HEED_DEVICE void write() const {
-    const int t = thread_index();
+  HEED_DEVICE void write(const Sums& sums) const {
     if (shares_keys && shares_rows) {
-      if (t == 0) write(0, 0, sums[0]);
+      if (thread_index() == 0) write(0, 0, sums[0]);
     } else if (shares_keys) {
-      if (t < pair_items) write(t, 0, sums[0]);
+      for_each_item([&](int n, int r) { write(r, 0, sums[n]); });
     } else if (shares_rows) {
-      if (t < pair_items) write(0, t, sums[0]);
+      for_each_item([&](int n, int w) { write(0, w, sums[n]); });
     } else {
-#pragma unroll
-      for (int n = 0; n < of_thread; ++n)
-        write((t + n * pair_threads) / pair_items, (t + n * pair_threads) % pair_items, sums[n]);
+      for (int n = 0; n < pair_items * pair_items / pair_threads; ++n) {
+        const int at = thread_index() + n * pair_threads;
+        write(at / pair_items, at % pair_items, sums[n]);
+      }
     }
   }
   // Row r and key w of the block's tile.
@@ -151,7 +164,6 @@ class ExactBiasGradient {
   Pairs pairs;
   const bool shares_rows, shares_keys;
   std::int64_t own_b, own_h, first_row, first_key;
-  float sums[of_thread] = {};  // the first one alone, where rows or keys are shared
 };
 
 }  // namespace heed::cuda

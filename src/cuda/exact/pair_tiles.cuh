@@ -3,8 +3,8 @@
 // products with rows and with keys. The operations are the CPU's, in the CPU's order
 // (src/cpu/backward/backward.hpp).
 //
-// A thread has 6 rows and 12 keys of a tile, and 6 items and 8 dimensions of a sum: nine of ten instructions
-// of the loops are multiply-adds.
+// A thread has 12 rows and 12 keys of a tile, and 12 items and 8 dimensions of a sum: 16 bytes of shared
+// memory are read for 24 multiply-adds, or for 19.
 #pragma once
 #include <cstdint>
 
@@ -14,15 +14,15 @@
 
 namespace heed::cuda {
 
-constexpr int pair_threads = 128;
+constexpr int pair_threads = 64;
 constexpr int pair_items = 96;              // rows of a tile, and its keys
 constexpr int pair_pitch = pair_items + 4;  // floats: neighbouring rows begin in different banks
-constexpr int pair_depth = 16;              // dimensions of rows and keys that are in shared memory together
-constexpr int pair_stage = pair_items / 2;  // or items, with a slab of dimensions
+constexpr int pair_depth = 8;               // dimensions of rows and keys that are in shared memory together
+constexpr int pair_stage = 24;              // or items, with a slab of dimensions
 constexpr int pair_slab = GradientCall::slab_dims;
 
 struct PairKeys {
-  std::int64_t first, count;
+  std::int64_t first;
   std::int64_t at[2][pair_items];  // in k and in v
 };
 
@@ -31,7 +31,7 @@ struct PairsShared {
   // What is multiplied next, and what now: dimensions of rows and of keys, or items and a slab.
   alignas(16) float stages[2][2 * pair_depth * pair_pitch];
   PairItems<pair_items> rows;
-  PairKeys keys[2];  // of this tile and of the next one
+  PairKeys keys;
   PairRows of;
   unsigned number;  // of this block
   unsigned char is_finite[pair_items];
@@ -66,41 +66,31 @@ constexpr bool lies_in_place(const GradientCall& g) {
 class Pairs {
  public:
   HEED_DEVICE Pairs(const GradientCall& call, PairsShared& memory, PairOptions& own, const PairSums& sums)
-      : g(call), c(call.forward), shared(memory), options(own), wanted(sums), in_place(lies_in_place(call)) {
-    const int lane = thread_index() % 32, warp = thread_index() / 32;
-    of_eight = lane % 8, of_sixteen = warp * 4 + lane / 8;
-  }
+      : g(call), c(call.forward), shared(memory), options(own), wanted(sums), in_place(lies_in_place(call)) {}
 
   // The rows of all tiles; by all threads. A row that is no number is zeros: whoever is seen by it has no
   // number anyway (G6).
   HEED_DEVICE void own(std::int64_t first) {
     PairItems<pair_items>& rows = shared.rows;
-    const int n = thread_index();
     sync();
-    rows.find_rows(g, shared.of, first);
-    if (n < pair_items && rows.rows[n].lse != rows.rows[n].lse) rows.at[0][n] = rows.at[1][n] = no_item;
+    for (int n = thread_index(); n < pair_items; n += pair_threads) {
+      rows.find_row(g, shared.of, first, n);
+      if (rows.rows[n].lse != rows.rows[n].lse) rows.at[0][n] = rows.at[1][n] = no_item;
+    }
   }
 
   // The first tile of keys.
   HEED_DEVICE void start(std::int64_t first) {
-    buffer = 0;
     sync();
-    find_keys(first);
-    sync();
-    piece = {Product::scores, 0};
-    load_piece();
+    enter(first);
   }
 
-  // P of the tile, after dropout. Its keys are those that were found last; `next` are the keys of the tile
-  // after it, or none.
+  // P of the tile, after dropout. `next` are the keys of the tile after it, or none.
   static constexpr std::int64_t none = -1;
   HEED_DEVICE void weigh(std::int64_t next) {
-    buffer = 1 - buffer;
-    sync();  // the keys of the tile before have been read
-    has_next = next != none;
-    if (has_next) find_keys(next);
-    const bool are_all_seen = !any(!sees_every_key());
-    float s[6][12];
+    next_keys = next;
+    const bool are_all_seen = !any(!see_every_key());
+    Scores s;
     multiply(s, c.dim);
     if (!has_only_ranges(c) || c.drop_below != 0)
       weigh_with_options(s);
@@ -112,7 +102,7 @@ class Pairs {
 
   // dS in place of P.
   HEED_DEVICE void differentiate(By by) {
-    float dp[6][12];
+    Scores dp;
     multiply(dp, c.value_dim);
     if (!has_only_ranges(c) || c.drop_below != 0)
       differentiate_with_options(dp, by);
@@ -120,20 +110,21 @@ class Pairs {
       differentiate_weights(dp);
   }
 
-  // A chain of the sums of 6 items and 8 dimensions, for this thread.
-  using Sums = float[6][8];
+  // A chain of the sums of 12 items and 8 dimensions, for this thread.
+  using Sums = float[12][8];
   HEED_DEVICE int key(int n) const { return tile_row(n); }
-  HEED_DEVICE int row(int n) const { return of_sixteen + 16 * n; }
-  HEED_DEVICE int dim(int e) const { return of_eight * 4 + (e < 4 ? e : 28 + e); }
+  HEED_DEVICE int row(int n) const { return down + 8 * n; }
+  HEED_DEVICE int dim(int e) const { return across * 4 + (e < 4 ? e : 28 + e); }
 
   // chain += the tile's transpose times its rows of dO, or of q.
   HEED_DEVICE void add_rows(Sums& chain) {
-    for (int half = 0; half < 2; ++half) {
-      const float *values = take() + of_eight * 4, *p = &shared.tile[half * pair_stage][0];
-#pragma unroll 4
+#pragma unroll 1
+    for (int first = 0; first < pair_items; first += pair_stage) {
+      const float *values = take() + across * 4, *p = &shared.tile[first][down * 4];
+#pragma unroll 2
       for (int w = 0; w < pair_stage; ++w, values += pair_slab, p += pair_pitch) {
-        float x[6], y[8];
-        load4(x, p + of_sixteen * 4), load2(x + 4, p + 64 + of_sixteen * 2);
+        float x[12], y[8];
+        load4(x, p), load4(x + 4, p + 32), load4(x + 8, p + 64);
         load4(y, values), load4(y + 4, values + 32);
         add_products(chain, x, y);
       }
@@ -142,27 +133,29 @@ class Pairs {
 
   // chain += the tile times its keys. Four keys of a row lie together.
   HEED_DEVICE void add_keys(Sums& chain) {
-    for (int half = 0; half < 2; ++half) {
-      const float *values = take() + of_eight * 4, *p = &shared.tile[of_sixteen][half * pair_stage];
+#pragma unroll 1
+    for (int first = 0; first < pair_items; first += pair_stage) {
+      const float *values = take() + across * 4, *p = &shared.tile[down][first];
 #pragma unroll 1
       for (int w = 0; w < pair_stage; w += 4, p += 4) {
-        float x[6][4];
+        float x[12][4];
 #pragma unroll
-        for (int n = 0; n < 6; ++n) load4(x[n], p + 16 * n * pair_pitch);
+        for (int n = 0; n < 12; ++n) load4(x[n], p + 8 * n * pair_pitch);
 #pragma unroll
         for (int four = 0; four < 4; ++four, values += pair_slab) {
-          float y[8];
+          float of_key[12], y[8];
           load4(y, values), load4(y + 4, values + 32);
-          const float of_key[6] = {x[0][four], x[1][four], x[2][four], x[3][four], x[4][four], x[5][four]};
+#pragma unroll
+          for (int n = 0; n < 12; ++n) of_key[n] = x[n][four];
           add_products(chain, of_key, y);
         }
       }
     }
   }
 
-  HEED_DEVICE const PairKeys& keys() const { return shared.keys[1 - buffer]; }
-
  private:
+  using Scores = float[12][12];  // [row][key]
+
   // The products, in their order, and the pieces of each.
   enum class Product : std::uint8_t { scores, of_values, weights, of_keys, of_rows };
   struct Piece {
@@ -171,21 +164,24 @@ class Pairs {
   };
 
   HEED_DEVICE int pieces_of(Product product) const {
-    switch (product) {
-      case Product::scores:
-        return pieces_of(c.dim);
-      case Product::of_values:
-        return wanted.of_values ? 2 : 0;
-      case Product::weights:
-        return pieces_of(c.value_dim);
-      case Product::of_keys:
-        return wanted.of_keys ? 2 : 0;
-      default:
-        return wanted.of_rows ? 2 : 0;
-    }
+    if (product == Product::scores) return pieces_of(c.dim);
+    if (product == Product::weights) return pieces_of(c.value_dim);
+    const bool is_wanted = product == Product::of_values ? wanted.of_values
+                           : product == Product::of_keys ? wanted.of_keys
+                                                         : wanted.of_rows;
+    return is_wanted ? pair_items / pair_stage : 0;
   }
   HEED_DEVICE static int pieces_of(std::int64_t dim) {
     return static_cast<int>((max(1, dim) + pair_depth - 1) / pair_depth);
+  }
+
+  // Begins a tile of keys: its first piece.
+  HEED_DEVICE void enter(std::int64_t first) {
+    find_keys(first);
+    sync();
+    piece = {Product::scores, 0};
+    pieces = pieces_of(Product::scores);
+    load_piece();
   }
 
   // The piece that was copied last, for all to read; and the copy of the next one begins.
@@ -197,27 +193,29 @@ class Pairs {
     const float* const stage = shared.stages[stage_index];
     stage_index = 1 - stage_index;
     ++piece.index;
-    while (piece.index == pieces_of(piece.product)) {
-      const bool is_last = piece.product == Product::of_rows;
-      if (is_last && !has_next) return stage;
-      piece = {is_last ? Product::scores : static_cast<Product>(static_cast<int>(piece.product) + 1), 0};
+    while (piece.index == pieces) {
+      if (piece.product == Product::of_rows) {
+        if (next_keys != none) enter(next_keys);
+        return stage;
+      }
+      piece = {static_cast<Product>(static_cast<int>(piece.product) + 1), 0};
+      pieces = pieces_of(piece.product);
     }
     load_piece();
     return stage;
   }
 
   HEED_DEVICE void load_piece() {
-    const bool is_scores = piece.product == Product::scores, is_next = is_scores && piece.index == 0;
-    const PairKeys& own = is_next ? shared.keys[buffer] : keys();
+    const bool is_scores = piece.product == Product::scores;
     float* const to = shared.stages[stage_index];
     if (is_scores || piece.product == Product::weights) {
       const int which = is_scores ? 0 : 1;
       const std::int64_t end = is_scores ? c.dim : c.value_dim;
       load_dims(is_scores ? c.q : g.out_gradient, shared.rows.at[which], end, to);
-      load_dims(is_scores ? c.k : c.v, own.at[which], end, to + pair_depth * pair_pitch);
+      load_dims(is_scores ? c.k : c.v, shared.keys.at[which], end, to + pair_depth * pair_pitch);
     } else {
       const bool is_rows = piece.product == Product::of_rows, is_values = piece.product == Product::of_values;
-      const std::int64_t* const at = is_rows ? own.at[0] : shared.rows.at[is_values ? 1 : 0];
+      const std::int64_t* const at = is_rows ? shared.keys.at[0] : shared.rows.at[is_values ? 1 : 0];
       const Tensor& of_rows = is_values ? g.out_gradient : c.q;
       load_items(is_rows ? c.k : of_rows, at + piece.index * pair_stage, is_values ? c.value_dim : c.dim, to);
     }
@@ -229,39 +227,34 @@ class Pairs {
     const int d = thread_index() % 8, first = thread_index() / 8;
     const std::int64_t from = piece.index * pair_depth + d;
     to += d * pair_pitch + first, at += first;
-    const bool has_dim = from < end, has_next_dim = from + 8 < end;
     if (in_place) {
       const float* const data = static_cast<const float*>(t.data) + from;
-      std::int64_t item[pair_items / 16];  // all of them first: a copy waits for what was read before it
 #pragma unroll
-      for (int n = 0; n < pair_items / 16; ++n) item[n] = at[16 * n];
+      for (int half = 0; half < 12; half += 6) {
+        std::int64_t item[6];  // before the copies: each would wait for what was read before it
 #pragma unroll
-      for (int n = 0; n < pair_items / 16; ++n) {
-        copy4(to + 16 * n, data + item[n], item[n] != no_item && has_dim);
-        copy4(to + 16 * n + 8 * pair_pitch, data + item[n] + 8, item[n] != no_item && has_next_dim);
+        for (int n = 0; n < 6; ++n) item[n] = at[8 * (half + n)];
+#pragma unroll
+        for (int n = 0; n < 6; ++n)
+          copy4(to + 8 * (half + n), data + item[n], item[n] != no_item && from < end);
       }
       return;
     }
 #pragma unroll 1
-    for (int n = 0; n < pair_items * 2; n += 16) {
-      const int place = n % pair_items, e = n / pair_items * 8;
-      const Row row{t.data, at[place], t.stride.dim, t.type, 16 * t.stride.dim};
-      to[place + e * pair_pitch] = row.first != no_item && from + e < end ? read(row, from + e) : 0.0f;
+    for (int n = 0; n < pair_items; n += 8) {
+      const Row row{t.data, at[n], t.stride.dim, t.type, 16 * t.stride.dim};
+      to[n] = row.first != no_item && from < end ? read(row, from) : 0.0f;
     }
   }
 
   // Of the piece that has arrived, each thread what it has copied.
   HEED_DEVICE void scale_queries() const {
-    const int d = thread_index() % 8, first = thread_index() / 8;
-    float* const from = shared.stages[stage_index] + d * pair_pitch + first;
+    float* const from = shared.stages[stage_index] + thread_index() % 8 * pair_pitch + thread_index() / 8;
 #pragma unroll
-    for (int n = 0; n < pair_items; n += 16)
-#pragma unroll
-      for (int e = 0; e < pair_depth; e += 8)
-        from[n + e * pair_pitch] = from[n + e * pair_pitch] * c.scaling.query;
+    for (int n = 0; n < pair_items; n += 8) from[n] = from[n] * c.scaling.query;
   }
 
-  // Half the items, with the slab's dimensions.
+  // Some items, with the slab's dimensions.
   HEED_DEVICE void load_items(const Tensor& t, const std::int64_t* at, std::int64_t end, float* to) const {
     constexpr int fours = pair_slab / 4, together = pair_threads / fours;
     const int d = thread_index() % fours * 4, first = thread_index() / fours;
@@ -313,20 +306,20 @@ class Pairs {
       }
   }
 
-  // Row m of this thread's 6 and key n of its 12, in the tile.
-  HEED_DEVICE int tile_row(int m) const { return m < 4 ? of_sixteen * 4 + m : 60 + of_sixteen * 2 + m; }
-  HEED_DEVICE int tile_key(int n) const { return of_eight * 4 + n % 4 + n / 4 * 32; }
+  // Row m and key n of this thread, in the tile.
+  HEED_DEVICE int tile_row(int m) const { return down * 4 + m % 4 + m / 4 * 32; }
+  HEED_DEVICE int tile_key(int n) const { return across * 4 + n % 4 + n / 4 * 32; }
   template <class Step>
   HEED_DEVICE static void for_each(const Step& step) {
 #pragma unroll
-    for (int m = 0; m < 6; ++m)
+    for (int m = 0; m < 12; ++m)
 #pragma unroll
       for (int n = 0; n < 12; ++n) step(m, n);
   }
 
   // Rows times keys: chains of chain_terms dimensions, which are added in order.
-  HEED_DEVICE void multiply(float (&chain)[6][12], std::int64_t dim) {
-    float sums[6][12];  // of the chains before, in heads of more dimensions than a chain has
+  HEED_DEVICE void multiply(Scores& chain, std::int64_t dim) {
+    Scores sums;  // of the chains before, in heads of more dimensions than a chain has
     force_to_memory(sums);
     for_each([&](int m, int n) { chain[m][n] = 0; });
     for (std::int64_t d = 0; d < max(1, dim); d += pair_depth) {
@@ -340,33 +333,36 @@ class Pairs {
     if (dim > chain_terms) for_each([&](int m, int n) { chain[m][n] = sums[m][n] + chain[m][n]; });
   }
 
-  HEED_DEVICE void multiply_piece(const float* stage, int depth, float (&chain)[6][12]) const {
+  HEED_DEVICE void multiply_piece(const float* stage, int depth, Scores& chain) const {
 #pragma unroll 2
     for (int d = 0; d < depth; ++d, stage += pair_pitch) {
-      const float* const keys = stage + pair_depth * pair_pitch + of_eight * 4;
-      float x[6], y[12];
-      load4(x, stage + of_sixteen * 4), load2(x + 4, stage + 64 + of_sixteen * 2);
+      const float* const keys = stage + pair_depth * pair_pitch + across * 4;
+      const float* const rows = stage + down * 4;
+      float x[12], y[12];
+      load4(x, rows), load4(x + 4, rows + 32), load4(x + 8, rows + 64);
       load4(y, keys), load4(y + 4, keys + 32), load4(y + 8, keys + 64);
       add_products(chain, x, y);
     }
   }
 
   HEED_DEVICE void find_keys(std::int64_t first) {
-    PairKeys& found = shared.keys[buffer];
     const Sequence& s = c.sequence(shared.of.b);
-    const int n = thread_index();
-    if (n == 0) found.first = first, found.count = min(pair_items, s.keys - first);
-    if (n >= pair_items) return;
-    const bool is_key = first + n < s.key_count;
-    const std::int64_t row = s.first_key + first + n;
-    found.at[0][n] = is_key ? row_of(c.k, shared.of.b, shared.of.kv_head, row).first : no_item;
-    found.at[1][n] = is_key ? row_of(c.v, shared.of.b, shared.of.kv_head, row).first : no_item;
+    if (thread_index() == 0) shared.keys.first = first;
+    for (int n = thread_index(); n < pair_items; n += pair_threads) {
+      const bool is_key = first + n < s.key_count;
+      const std::int64_t row = s.first_key + first + n;
+      shared.keys.at[0][n] = is_key ? row_of(c.k, shared.of.b, shared.of.kv_head, row).first : no_item;
+      shared.keys.at[1][n] = is_key ? row_of(c.v, shared.of.b, shared.of.kv_head, row).first : no_item;
+    }
   }
-  // Whether the row that has this thread's number sees all keys of the tile.
-  HEED_DEVICE bool sees_every_key() const {
-    if (thread_index() >= pair_items) return true;
-    const RowOfPair& row = shared.rows.rows[thread_index()];
-    return row.begin <= keys().first && keys().first + pair_items <= row.end;
+  // Whether the rows that have this thread's number see all keys of the tile.
+  HEED_DEVICE bool see_every_key() const {
+    bool all = true;
+    for (int n = thread_index(); n < pair_items; n += pair_threads) {
+      const RowOfPair& row = shared.rows.rows[n];
+      all = all && row.begin <= shared.keys.first && shared.keys.first + pair_items <= row.end;
+    }
+    return all;
   }
 
   // The weight of a key that a row does not see: its gradient is 0, whatever it is multiplied with.
@@ -374,10 +370,10 @@ class Pairs {
   HEED_DEVICE static bool is_hidden(float weight) { return __float_as_int(weight) == __float_as_int(hidden); }
 
   template <class Sees>
-  HEED_DEVICE void weigh_scores(float (&s)[6][12], const Sees& sees) {
-    const int first = static_cast<int>(keys().first);
+  HEED_DEVICE void weigh_scores(Scores& s, const Sees& sees) {
+    const int first = static_cast<int>(shared.keys.first);
 #pragma unroll
-    for (int m = 0; m < 6; ++m) {
+    for (int m = 0; m < 12; ++m) {
       const RowOfPair row = shared.rows.rows[tile_row(m)];
 #pragma unroll
       for (int n = 0; n < 12; ++n)
@@ -386,9 +382,9 @@ class Pairs {
     put(s);
   }
 
-  HEED_DEVICE void differentiate_weights(float (&dp)[6][12]) {
+  HEED_DEVICE void differentiate_weights(Scores& dp) {
 #pragma unroll
-    for (int m = 0; m < 6; ++m) {
+    for (int m = 0; m < 12; ++m) {
       const float delta = shared.rows.rows[tile_row(m)].delta;
 #pragma unroll
       for (int four = 0; four < 12; four += 4) {
@@ -402,21 +398,21 @@ class Pairs {
     put(dp);
   }
 
-  HEED_DEVICE void put(const float (&x)[6][12]) {
+  HEED_DEVICE void put(const Scores& x) {
 #pragma unroll
-    for (int m = 0; m < 6; ++m)
+    for (int m = 0; m < 12; ++m)
 #pragma unroll
       for (int four = 0; four < 12; four += 4) store4(&shared.tile[tile_row(m)][tile_key(four)], x[m] + four);
   }
 
   // Each thread its own pairs, one at a time, out of the tile.
-  HEED_DEVICE void weigh_with_options(const float (&s)[6][12]) {
+  HEED_DEVICE void weigh_with_options(const Scores& s) {
     put(s);
 #pragma unroll 1
-    for (int n = 0; n < 72; ++n) {
+    for (int n = 0; n < 144; ++n) {
       const int r = tile_row(n / 12), k = tile_key(n % 12);
       float& p = shared.tile[r][k];
-      const std::int64_t row = shared.rows.first + r, j = keys().first + k;
+      const std::int64_t row = shared.rows.first + r, j = shared.keys.first + k;
       const PairScore of = score(r, row, j, infinity_to_nan(p));
       p = of.exponent == minus_infinity ? hidden : exp2(of.exponent);
       options[n] = {p, 1.0f, of.slope};
@@ -426,10 +422,10 @@ class Pairs {
     }
   }
 
-  HEED_DEVICE void differentiate_with_options(const float (&dp)[6][12], By by) {
+  HEED_DEVICE void differentiate_with_options(const Scores& dp, By by) {
     put(dp);
 #pragma unroll 1
-    for (int n = 0; n < 72; ++n) {
+    for (int n = 0; n < 144; ++n) {
       const int r = tile_row(n / 12);
       float& ds = shared.tile[r][tile_key(n % 12)];
       const PairOption& of = options[n];
@@ -451,11 +447,12 @@ class Pairs {
   PairOptions& options;
   const PairSums wanted;
   const bool in_place;
-  int of_eight, of_sixteen;  // this thread among those that have the same items, or dimensions, of a product
-  int buffer = 0;            // of the keys that are found next
+  // Where this thread's rows of a product begin, and its columns, each of eight.
+  const int down = thread_index() / 8, across = thread_index() % 8;
   int stage_index = 0;
-  bool has_next = false;
-  Piece piece{};  // that was copied last
+  std::int64_t next_keys = none;
+  Piece piece{};   // that was copied last
+  int pieces = 0;  // of its product
 };
 
 }  // namespace heed::cuda
