@@ -10,13 +10,20 @@
 namespace heed::cuda {
 namespace {
 
-__global__ void __launch_bounds__(pair_threads, 4)
-    differentiate(const __grid_constant__ GradientCall g, const __grid_constant__ ExactTurns turns) {
+__global__ void __launch_bounds__(pair_threads, 3)
+    differentiate_keys(const __grid_constant__ GradientCall g, const __grid_constant__ ExactPart part) {
   extern __shared__ __align__(16) unsigned char memory[];
-  ExactBackward::run(g, turns, *reinterpret_cast<PairsShared*>(memory));
+  PairOptions options;
+  ExactKeyGradients(g, part, *reinterpret_cast<PairsShared*>(memory), options).run();
 }
 
-__global__ void __launch_bounds__(pair_threads, 4)
+__global__ void __launch_bounds__(pair_threads, 3)
+    differentiate_rows(const __grid_constant__ GradientCall g, const __grid_constant__ ExactPart part) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  ExactRowGradients(g, part, *reinterpret_cast<ExactRowGradients::Shared*>(memory)).run();
+}
+
+__global__ void __launch_bounds__(pair_threads, 2)
     differentiate_bias(const __grid_constant__ GradientCall g) {
   extern __shared__ __align__(16) unsigned char memory[];
   PairOptions options;
@@ -40,16 +47,16 @@ const char* exact_backward_refuses(const GradientCall& g) {
   return exact_refuses(g.forward);
 }
 
-std::int64_t exact_backward_bytes(const GradientCall& g) { return ExactTurns(g).bytes(); }
+std::int64_t exact_backward_bytes(const GradientCall& g) { return ExactParts(g).bytes(); }
 
 void launch_exact_backward(const GradientCall& g, const Workspace& workspace, Stream stream) {
-  ExactTurns turns(g);
-  turns.place(workspace.rest());
-  if (g.q.data || g.k.data || g.v.data) {
-    check(cudaMemsetAsync(turns.next, 0, static_cast<std::size_t>(turns.counter_bytes()), stream),
-          "cudaMemsetAsync");
-    launch(differentiate, turns.blocks(g.forward), sizeof(PairsShared), stream, g, turns);
-  }
+  if (g.q.data || g.k.data || g.v.data)
+    ExactParts(g).run_each(reinterpret_cast<float*>(workspace.rest()), [&](const ExactPart& part) {
+      launch(differentiate_keys, ExactKeyGradients::blocks(part), sizeof(PairsShared), stream, g, part);
+      if (g.q.data)
+        launch(differentiate_rows, ExactRowGradients::blocks(g, part), sizeof(ExactRowGradients::Shared),
+               stream, g, part);
+    });
   launch_exact_bias_gradient(g, stream);
 }
 

@@ -5,11 +5,10 @@
 //   dQ += dS K     dK += dS^T Q                 dV += P^T dO
 //
 // S and dP are chains over dimensions; dQ is a chain over each 192 keys, dK and dV over each 96 rows, counted
-// from the sequence's first, and chains are added in order. A block of threads owns 96 rows and walks the
-// keys that they see, 96 at a time: each of the five products is computed once. Blocks take turns at the dK
-// and dV of a tile of keys, in the order of their rows; all of them begin with the first key, and so none
-// waits long. A block has a slab of 64 dimensions of the sums, and those of other slabs compute S and dP for
-// themselves.
+// from the sequence's first, and chains are added in order. Each product is computed once. A block of threads
+// of the first kernel owns 96 keys and walks the rows that see them, 96 at a time; it makes dK and dV, and
+// leaves dS in device memory. A block of the second owns 96 rows and makes dQ of it. Blocks have a slab of 64
+// dimensions of the sums; those of other slabs of keys compute S and dP for themselves.
 #pragma once
 #include <cstdint>
 
@@ -23,225 +22,308 @@ namespace heed::cuda {
 // Of sums over keys and over rows: the CPU's (cpu/backward/call.hpp).
 constexpr std::int64_t gradient_keys = 192, gradient_rows = 96;
 
-// What a block has to do: blocks are (tiles of rows, batch, KV heads, slabs), the last of them fastest. Those
-// that wait for each other are far apart, and the rows that see most come last, all of them together.
+// What a block has to do: blocks are (heads, slabs, tiles), the last of them fastest.
 struct BackwardBlock {
-  std::int64_t tile, b, kv_head, slab;
+  std::int64_t head, b, kv_head, slab, tile;  // the head: of the part's
 
-  HEED_DEVICE BackwardBlock(const Call& c, const ExactTurns& turns, std::int64_t n) {
-    slab = n % turns.slabs, n /= turns.slabs;
-    kv_head = n % c.kv_heads, n /= c.kv_heads;
-    b = n % c.batch, tile = n / c.batch;
+  HEED_DEVICE BackwardBlock(const Call& c, const ExactPart& part, std::int64_t slabs, std::int64_t tiles) {
+    std::int64_t n = block_index();
+    tile = n % tiles, n /= tiles;
+    slab = n % slabs, head = n / slabs;
+    kv_head = (part.first_head + head) % c.kv_heads, b = (part.first_head + head) / c.kv_heads;
   }
 };
 
-// Writes the sums of a slab of rows, or marks those that are no numbers.
+// Whether some row of a tile sees some key of another.
+HEED_DEVICE bool sees_tile(const Call& c, const PairRows& of, std::int64_t row_tile, std::int64_t key_tile) {
+  const std::int64_t row = row_tile * pair_items, rows = of.count(c), key = key_tile * pair_items;
+  if (row >= rows) return false;
+  const Seen seen = seen_by(c, of.b, of.index(row), of.index(min(row + pair_items, rows) - 1));
+  const KeyRange part = seen.within({key, min(key + pair_items, c.sequence(of.b).keys)});
+  return part.begin < part.end;
+}
+
+// The sums of 6 items and 8 dimensions, of one thread.
+using PairChain = Pairs::Sums;
+template <class Step>
+HEED_DEVICE void for_each_sum(const Step& step) {
+#pragma unroll
+  for (int n = 0; n < 6; ++n)
+#pragma unroll
+    for (int e = 0; e < 8; ++e) step(n, e);
+}
+HEED_DEVICE int sum_dim(int e) { return thread_index() % 8 * 4 + (e < 4 ? e : 28 + e); }
+
+// Writes the sums of a slab of some items, or marks those that are no numbers: through shared memory, so that
+// one thread knows whether all of an item's numbers are finite.
+template <Owned owned>
 struct SlabEnd {
+  const GradientCall& g;
+  const PairRows& of;
   const Tensor& to;
   unsigned char* marks;
   float factor;
-  std::int64_t dim, slab;
+  std::int64_t dim, slab, first, count;  // items from the first on
+
+  // Item n of this thread.
+  HEED_DEVICE static int item(int n) {
+    const int down = thread_index() / 8;
+    if constexpr (owned == Owned::rows) return down + 16 * n;
+    return n < 4 ? down * 4 + n : 60 + down * 2 + n;
+  }
+
+  HEED_DEVICE void write(const PairChain& sums, float (*all)[pair_pitch], unsigned char* is_number) const {
+    sync();
+    for_each_sum([&](int n, int e) { all[sum_dim(e)][item(n)] = sums[n][e] * factor + 0.0f; });
+    sync();
+    const std::int64_t first_dim = slab * pair_slab;
+    const int dims = static_cast<int>(min(pair_slab, dim - first_dim));
+    for (int n = thread_index(); n < count; n += pair_threads) {
+      bool is_so = true;
+      for (int d = 0; d < dims; ++d) is_so = is_so && is_finite(all[d][n]);
+      if (!is_so)
+        leave_unfinished(g, marks,
+                         gradient_number<owned>(g, of, first + n) * GradientCall::slabs(dim) + slab);
+      is_number[n] = is_so;
+    }
+    sync();
+    for (int n = thread_index(); n < count * dims; n += pair_threads) {
+      const int m = n / dims, d = n % dims;
+      if (is_number[m])
+        write_gradient(g, gradient_row<owned>(g.forward, of, to, first + m), first_dim + d, all[d][m]);
+    }
+  }
 };
 
-class ExactBackward {
-  using Sums = Pairs::Sums;
-
+// dK, dV and dS.
+class ExactKeyGradients {
  public:
   using Shared = PairsShared;
 
-  HEED_DEVICE ExactBackward(const GradientCall& call, const ExactTurns& order, const BackwardBlock& own,
-                            PairsShared& memory, PairOptions& options)
+  HEED_DEVICE ExactKeyGradients(const GradientCall& call, const ExactPart& of, PairsShared& memory,
+                                PairOptions& options)
       : g(call),
         c(call.forward),
-        turns(order),
-        block(own),
+        part(of),
         shared(memory),
-        wanted(sums_of(call, own.slab)),
+        block(call.forward, of, of.slabs, of.key_tiles),
+        wanted(sums_of(call, block.slab)),
         pairs(call, memory, options, wanted) {}
 
-  HEED_DEVICE static void run(const GradientCall& g, const ExactTurns& turns, PairsShared& shared) {
-    if (thread_index() == 0) shared.number = count_arrival(turns.next);
+  static constexpr std::int64_t blocks(const ExactPart& part) {
+    return part.heads * part.slabs * part.key_tiles;
+  }
+
+  HEED_DEVICE void run() {
+    static_assert(gradient_rows == pair_items);
+    const bool makes_pairs = part.pairs && block.slab == 0;
+    const std::int64_t first_key = block.tile * pair_items, keys = c.sequence(block.b).keys;
+    if (first_key >= keys || (!wanted.of_values && !wanted.of_keys && !makes_pairs)) return;
+    if (thread_index() == 0) shared.of = PairRows::of_group(c, block.b, block.kv_head);
     sync();
-    const BackwardBlock block(g.forward, turns, shared.number);
-    if (thread_index() == 0) shared.of = PairRows::of_group(g.forward, block.b, block.kv_head);
-    sync();
-    PairOptions options;
-    ExactBackward(g, turns, block, shared, options).walk();
+    pairs.own(first_key);
+    PairChain of_values, of_keys;
+    force_to_memory(of_values), force_to_memory(of_keys);
+    bring(of_values, of_keys);
+    for (std::int64_t tile = part.first_row_tile; tile < part.first_row_tile + part.row_tiles; ++tile) {
+      if (!sees_tile(c, shared.of, tile, block.tile)) continue;
+      pairs.weigh(tile * pair_items);
+      if (wanted.of_values) add_rows(of_values);
+      pairs.differentiate(By::product, makes_pairs ? part.pair_tile(block.head, tile, block.tile) : nullptr);
+      if (wanted.of_keys) add_rows(of_keys);
+    }
+    part.is_last ? write(of_values, of_keys, {first_key, min(first_key + pair_items, keys)})
+                 : leave(of_values, of_keys);
   }
 
  private:
   HEED_DEVICE static PairSums sums_of(const GradientCall& g, std::int64_t slab) {
     const std::int64_t first = slab * pair_slab;
-    return {first, g.v.data && first < g.forward.value_dim, g.k.data && first < g.forward.dim,
-            g.q.data && first < g.forward.dim};
+    return {first, g.v.data && first < g.forward.value_dim, g.k.data && first < g.forward.dim};
   }
 
-  HEED_DEVICE void walk() {
-    static_assert(gradient_rows == pair_items && gradient_keys == 2 * pair_items);
-    const std::int64_t first = block.tile * pair_items, rows = shared.of.count(c),
-                       keys = c.sequence(block.b).keys;
-    if (wanted.of_values || wanted.of_keys) write_unseen_keys();
-    if (first >= rows || (!wanted.of_values && !wanted.of_keys && !wanted.of_rows)) return;
-    pairs.own(first);
-    Sums of_rows = {}, of_values, of_keys;
-    force_to_memory(of_rows), force_to_memory(of_values), force_to_memory(of_keys);
-    Sums of_chain = {};
-    force_to_memory(of_chain);
-    std::int64_t key = next_keys(0), chain_number = 0;
-    if (key < keys) pairs.start(key);
-    while (key < keys) {
-      const std::int64_t next = next_keys(key + pair_items);
-      pairs.weigh(next < keys ? next : Pairs::none);
-      if (wanted.of_values) set_to_rows(of_values);
-      pairs.differentiate(By::product);
-      if (wanted.of_keys) set_to_rows(of_keys);
-      if (wanted.of_rows) {
-        // fault: cuda-gradient-chain
-        if (key / gradient_keys != chain_number) end_chain(of_chain, of_rows);
-        chain_number = key / gradient_keys;
-        add_keys(of_chain);
-      }
-      if (wanted.of_values || wanted.of_keys) add_to_keys(key / pair_items, of_values, of_keys);
-      key = next;
-    }
-    end_chain(of_chain, of_rows);
-    if (wanted.of_rows)
-      write<Owned::rows>(of_rows, {first, min(pair_items, rows - first)},
-                         {g.q, g.rows.unfinished_q, g.scale, c.dim, block.slab});
-  }
-
-  // A chain of dK or dV: the rows of this block.
-  HEED_DEVICE void set_to_rows(Sums& sums) {
-    Sums chain = {};
+  // A tile of rows is a chain.
+  HEED_DEVICE void add_rows(PairChain& sums) {
+    PairChain chain = {};
     pairs.add_rows(chain);
-    for_each([&](int n, int e) { sums[n][e] = chain[n][e]; });
+    for_each_sum([&](int n, int e) { sums[n][e] = sums[n][e] + chain[n][e]; });
   }
 
-  // dQ: a chain goes through two tiles of keys.
-  HEED_DEVICE void add_keys(Sums& sums) {
-    Sums chain;
-    for_each([&](int n, int e) { chain[n][e] = sums[n][e]; });
-    pairs.add_keys(chain);
-    for_each([&](int n, int e) { sums[n][e] = chain[n][e]; });
-  }
-  HEED_DEVICE static void end_chain(Sums& chain, Sums& sums) {
-    for_each([&](int n, int e) { sums[n][e] = sums[n][e] + chain[n][e], chain[n][e] = 0; });
-  }
-
-  // Adds to the sums of a tile of keys, after the rows before these that see it.
-  HEED_DEVICE void add_to_keys(std::int64_t tile, Sums& of_values, Sums& of_keys) {
-    const std::int64_t at =
-        ((block.b * c.kv_heads + block.kv_head) * turns.slabs + block.slab) * turns.key_tiles + tile;
-    constexpr int each = pair_items * pair_slab;
-    float* const values = turns.sums + at * 2 * each + thread_index();
-    const auto place = [](int n, int e) { return (n * 8 + e) * pair_threads; };
-    std::int64_t before = block.tile - 1;
-    while (before >= 0 && !sees(before, tile)) --before;
-    if (before >= 0) {
-      wait_for(turns.of_keys + at, before);
-      for_each([&](int n, int e) { of_values[n][e] = load_l2(values + place(n, e)) + of_values[n][e]; });
-      for_each([&](int n, int e) { of_keys[n][e] = load_l2(values + each + place(n, e)) + of_keys[n][e]; });
-    }
-    std::int64_t after = block.tile + 1;
-    while (after < turns.row_tiles && !sees(after, tile)) ++after;
-    if (after == turns.row_tiles) return write_keys(tile, of_values, of_keys);
-    for_each([&](int n, int e) { values[place(n, e)] = of_values[n][e]; });
-    for_each([&](int n, int e) { values[each + place(n, e)] = of_keys[n][e]; });
-    sync();
-    if (thread_index() == 0) store_release(turns.of_keys + at, static_cast<unsigned>(block.tile + 1));
-  }
-
-  HEED_DEVICE void wait_for(const unsigned* turn, std::int64_t tile) const {
-    if (thread_index() == 0)
-      while (load_acquire(turn) != static_cast<unsigned>(tile + 1)) {
-      }
-    sync();
-  }
-
-  // Tiles of keys that no row sees: each block has some.
-  HEED_DEVICE void write_unseen_keys() {
-    const std::int64_t keys = c.sequence(block.b).keys;
-    for (std::int64_t tile = block.tile; tile * pair_items < keys; tile += turns.row_tiles) {
-      bool is_seen = false;
-      for (std::int64_t row = thread_index(); row < turns.row_tiles && !is_seen; row += pair_threads)
-        is_seen = sees(row, tile);
-      const Sums zeros = {};
-      if (!any(is_seen)) write_keys(tile, zeros, zeros);
-    }
-  }
-
-  HEED_DEVICE void write_keys(std::int64_t tile, const Sums& of_values, const Sums& of_keys) {
-    const std::int64_t first = tile * pair_items;
-    const ItemRange items{first, min(pair_items, c.sequence(block.b).keys - first)};
-    if (wanted.of_values)
-      write<Owned::keys>(of_values, items, {g.v, g.rows.unfinished_v, 1.0f, c.value_dim, block.slab});
-    if (wanted.of_keys)
-      write<Owned::keys>(of_keys, items, {g.k, g.rows.unfinished_k, g.scale, c.dim, block.slab});
-  }
-
-  // The first keys of the next tile that some of this block's rows see, from this key on.
-  HEED_DEVICE std::int64_t next_keys(std::int64_t key) const {
-    while (key < c.sequence(block.b).keys && !sees(block.tile, key / pair_items)) key += pair_items;
-    return key;
-  }
-  // Whether some row of a tile sees some key of another.
-  HEED_DEVICE bool sees(std::int64_t row_tile, std::int64_t key_tile) const {
-    const std::int64_t row = row_tile * pair_items, rows = shared.of.count(c), key = key_tile * pair_items;
-    if (row >= rows) return false;
-    const Seen seen =
-        seen_by(c, block.b, shared.of.index(row), shared.of.index(min(row + pair_items, rows) - 1));
-    const KeyRange part = seen.within({key, min(key + pair_items, c.sequence(block.b).keys)});
-    return part.begin < part.end;
-  }
-
-  template <class Step>
-  HEED_DEVICE static void for_each(const Step& step) {
-#pragma unroll
-    for (int n = 0; n < 12; ++n)
-#pragma unroll
-      for (int e = 0; e < 8; ++e) step(n, e);
-  }
-
-  // Through shared memory, so that one thread knows whether all of an item's numbers are finite.
-  struct ItemRange {
-    std::int64_t first, count;
-  };
-  template <Owned owned>
-  HEED_DEVICE void write(const Sums& sums, const ItemRange& items, const SlabEnd& end) {
-    float(&all)[pair_items][pair_pitch] = shared.tile;  // (dims, items)
-    static_assert(pair_slab <= pair_items);
-    sync();
-    for_each([&](int n, int e) {
-      all[pairs.dim(e)][owned == Owned::rows ? pairs.row(n) : pairs.key(n)] = sums[n][e] * end.factor + 0.0f;
+  // Of the rows in parts before this one, and for the next.
+  HEED_DEVICE void bring(PairChain& of_values, PairChain& of_keys) const {
+    const float* const from = part.key_sums(block.head, block.slab, block.tile) + thread_index();
+    for_each_sum([&](int n, int e) {
+      const int at = (n * 8 + e) * pair_threads;
+      of_values[n][e] = part.is_first ? 0.0f : from[at];
+      of_keys[n][e] = part.is_first ? 0.0f : from[at + ExactPart::sum_floats];
     });
+  }
+  HEED_DEVICE void leave(const PairChain& of_values, const PairChain& of_keys) const {
+    float* const to = part.key_sums(block.head, block.slab, block.tile) + thread_index();
+    for_each_sum([&](int n, int e) {
+      const int at = (n * 8 + e) * pair_threads;
+      to[at] = of_values[n][e], to[at + ExactPart::sum_floats] = of_keys[n][e];
+    });
+  }
+
+  HEED_DEVICE void write(const PairChain& of_values, const PairChain& of_keys, KeyRange keys) {
+    using End = SlabEnd<Owned::keys>;
+    const std::int64_t count = keys.end - keys.begin;
+    if (wanted.of_values)
+      End{g, shared.of, g.v, g.rows.unfinished_v, 1.0f, c.value_dim, block.slab, keys.begin, count}.write(
+          of_values, shared.tile, shared.is_finite);
+    if (wanted.of_keys)
+      End{g, shared.of, g.k, g.rows.unfinished_k, g.scale, c.dim, block.slab, keys.begin, count}.write(
+          of_keys, shared.tile, shared.is_finite);
+  }
+
+  const GradientCall& g;
+  const Call& c;
+  const ExactPart& part;
+  PairsShared& shared;
+  const BackwardBlock block;
+  const PairSums wanted;
+  Pairs pairs;
+};
+
+// dQ += dS K: a chain goes through two tiles of keys. Keys come 48 at a time, with what the rows give them.
+class ExactRowGradients {
+  static constexpr int stage_keys = 48, pitch = stage_keys + 4, pieces = pair_items / stage_keys;
+
+ public:
+  struct Shared {
+    alignas(16) float pairs[2][pair_items][pitch];
+    alignas(16) float keys[2][stage_keys][pair_slab];
+    PairRows of;
+    unsigned char is_finite[pair_items];
+  };
+  static_assert(sizeof(Shared::pairs) >= sizeof(float) * pair_slab * pair_pitch - sizeof(Shared::keys));
+
+  HEED_DEVICE ExactRowGradients(const GradientCall& call, const ExactPart& of, Shared& memory)
+      : g(call),
+        c(call.forward),
+        part(of),
+        shared(memory),
+        block(call.forward, of, g.slabs(call.forward.dim), of.row_tiles),
+        in_place(lies_in_place(call)),
+        // The rows that see most come first.
+        tile(of.first_row_tile + of.row_tiles - 1 - block.tile) {}
+
+  static std::int64_t blocks(const GradientCall& g, const ExactPart& part) {
+    return part.heads * g.slabs(g.forward.dim) * part.row_tiles;
+  }
+
+  HEED_DEVICE void run() {
+    if (thread_index() == 0) shared.of = PairRows::of_group(c, block.b, block.kv_head);
     sync();
-    const std::int64_t first_dim = end.slab * pair_slab;
-    const int dims = static_cast<int>(min(pair_slab, end.dim - first_dim));
-    for (int n = thread_index(); n < items.count; n += pair_threads) {
-      bool is_number = true;
-      for (int d = 0; d < dims; ++d) is_number = is_number && is_finite(all[d][n]);
-      if (!is_number)
-        leave_unfinished(
-            g, end.marks,
-            gradient_number<owned>(g, shared.of, items.first + n) * GradientCall::slabs(end.dim) + end.slab);
-      shared.is_finite[n] = is_number;
+    const std::int64_t first = tile * pair_items, rows = shared.of.count(c);
+    if (first >= rows) return;
+    PairChain sums = {}, chain = {};
+    force_to_memory(sums);
+    std::int64_t key_tile = next_keys(0), chain_number = 0;
+    if (key_tile < part.key_tiles) load(key_tile, 0);
+    while (key_tile < part.key_tiles) {
+      const std::int64_t next = next_keys(key_tile + 1), number = key_tile * pair_items / gradient_keys;
+      // fault: cuda-gradient-chain
+      if (number != chain_number) end_chain(chain, sums);
+      chain_number = number;
+#pragma unroll 1
+      for (int piece = 0; piece < pieces; ++piece) {
+        wait_for_copies<0>();
+        clear_bad_keys();
+        sync();
+        const int now = stage;
+        stage = 1 - stage;
+        if (piece + 1 < pieces)
+          load(key_tile, piece + 1);
+        else if (next < part.key_tiles)
+          load(next, 0);
+        multiply(now, chain);
+      }
+      key_tile = next;
     }
-    sync();
-    for (int n = thread_index(); n < items.count * dims; n += pair_threads) {
-      const int m = n / dims, d = n % dims;
-      if (shared.is_finite[m])
-        write_gradient(g, gradient_row<owned>(c, shared.of, end.to, items.first + m), first_dim + d,
-                       all[d][m]);
+    end_chain(chain, sums);
+    SlabEnd<Owned::rows>{g,     shared.of,  g.q,   g.rows.unfinished_q,          g.scale,
+                         c.dim, block.slab, first, min(pair_items, rows - first)}
+        .write(sums, reinterpret_cast<float(*)[pair_pitch]>(&shared.pairs[0][0][0]), shared.is_finite);
+  }
+
+ private:
+  HEED_DEVICE std::int64_t next_keys(std::int64_t key_tile) const {
+    while (key_tile < part.key_tiles && !sees_tile(c, shared.of, tile, key_tile)) ++key_tile;
+    return key_tile;
+  }
+
+  HEED_DEVICE static void end_chain(PairChain& chain, PairChain& sums) {
+    for_each_sum([&](int n, int e) { sums[n][e] = sums[n][e] + chain[n][e], chain[n][e] = 0; });
+  }
+
+  // A piece of a tile of keys, and of dS.
+  HEED_DEVICE void load(std::int64_t key_tile, int piece) const {
+    const float* const pairs = part.pair_tile(block.head, tile, key_tile) + piece * stage_keys;
+    for (int n = thread_index(); n < pair_items * stage_keys / 4; n += pair_threads) {
+      const int r = n / (stage_keys / 4), k = n % (stage_keys / 4) * 4;
+      copy16(&shared.pairs[stage][r][k], pairs + r * pair_items + k, true);
+    }
+    const Sequence& s = c.sequence(block.b);
+    const std::int64_t first = key_tile * pair_items + piece * stage_keys, d = block.slab * pair_slab;
+#pragma unroll 1
+    for (int n = thread_index(); n < stage_keys * pair_slab / 4; n += pair_threads) {
+      const int k = n / (pair_slab / 4), e = n % (pair_slab / 4) * 4;
+      const Row row = row_of(c.k, block.b, block.kv_head, s.first_key + first + k);
+      float* const to = &shared.keys[stage][k][e];
+      const bool is_key = first + k < s.key_count;
+      if (in_place) {
+        copy16(to, static_cast<const float*>(row.data) + row.first + d + e, is_key && d + e < c.dim);
+        continue;
+      }
+      for (int x = 0; x < 4; ++x) to[x] = is_key && d + e + x < c.dim ? read(row, d + e + x) : 0.0f;
+    }
+    commit_copies();
+  }
+
+  // Keys that are not finite are zeros: whoever sees one has no number anyway, and it reaches nobody else
+  // (G6). Each thread what it has copied.
+  HEED_DEVICE void clear_bad_keys() const {
+#pragma unroll
+    for (int n = 0; n < stage_keys * pair_slab; n += pair_threads * 4) {
+      float* const at = &shared.keys[stage][0][0] + n + thread_index() * 4;
+      float x[4];
+      load4(x, at);
+      if (is_finite(x[0]) && is_finite(x[1]) && is_finite(x[2]) && is_finite(x[3])) continue;
+      x[0] = x[1] = x[2] = x[3] = 0;
+      store4(at, x);
+    }
+  }
+
+  // Four keys of a row lie together.
+  HEED_DEVICE void multiply(int now, PairChain& chain) const {
+    const float *keys = &shared.keys[now][0][thread_index() % 8 * 4],
+                *p = &shared.pairs[now][thread_index() / 8][0];
+#pragma unroll 1
+    for (int w = 0; w < stage_keys; w += 4, p += 4) {
+      float x[6][4];
+#pragma unroll
+      for (int n = 0; n < 6; ++n) load4(x[n], p + 16 * n * pitch);
+#pragma unroll
+      for (int four = 0; four < 4; ++four, keys += pair_slab) {
+        float of_key[6], y[8];
+        load4(y, keys), load4(y + 4, keys + 32);
+#pragma unroll
+        for (int n = 0; n < 6; ++n) of_key[n] = x[n][four];
+        add_products(chain, of_key, y);
+      }
     }
   }
 
   const GradientCall& g;
   const Call& c;
-  const ExactTurns& turns;
+  const ExactPart& part;
+  Shared& shared;
   const BackwardBlock block;
-  PairsShared& shared;
-  const PairSums wanted;
-  Pairs pairs;
+  const bool in_place;
+  const std::int64_t tile;  // of rows
+  int stage = 0;            // that is filled next
 };
 
 }  // namespace heed::cuda

@@ -78,13 +78,12 @@ class ExactBiasGradient {
                        end = shares_keys ? keys : min(keys, first_key + pair_items);
     const Seen seen = seen_by(c, b, row, row + count - 1);
     ItemSums of_rows = {};
-    pairs.own(row);
     for (std::int64_t key = shares_keys ? 0 : first_key; key < end; key += pair_items) {
       const KeyRange part = seen.within({key, min(key + pair_items, end)});
       if (part.end <= part.begin) continue;
-      pairs.start(key);
-      pairs.weigh(Pairs::none);
-      pairs.differentiate(By::score);
+      pairs.own(key);
+      pairs.weigh(row);
+      pairs.differentiate(By::score, nullptr);
       sync();
       add_pairs(of_rows, sums);
     }

@@ -14,11 +14,11 @@
 
 namespace heed::cuda {
 
-constexpr int pair_threads = 64;
+constexpr int pair_threads = 128;
 constexpr int pair_items = 96;              // rows of a tile, and its keys
 constexpr int pair_pitch = pair_items + 4;  // floats: neighbouring rows begin in different banks
-constexpr int pair_depth = 8;               // dimensions of rows and keys that are in shared memory together
-constexpr int pair_stage = 24;              // or items, with a slab of dimensions
+constexpr int pair_depth = 16;              // dimensions of rows and keys that are in shared memory together
+constexpr int pair_stage = 48;              // or items, with a slab of dimensions
 constexpr int pair_slab = GradientCall::slab_dims;
 
 struct PairKeys {
@@ -44,7 +44,7 @@ enum class By : std::uint8_t { score, product };
 // The sums that a block has, of the slab that begins at this dimension.
 struct PairSums {
   std::int64_t first_dim;
-  bool of_values, of_keys, of_rows;
+  bool of_values, of_keys;
 };
 
 // What becomes of a thread's pairs where anything but ranges of keys concerns them: the weight before
@@ -61,6 +61,20 @@ constexpr bool lies_in_place(const GradientCall& g) {
          c.dim % 4 == 0 && c.value_dim % 4 == 0;
 }
 
+// Of the three numbers that a multiply-add reads, one is that of the one before it: it need not come from
+// its bank of registers again.
+template <int rows, int columns>
+HEED_DEVICE void add_products(float (&sums)[rows][columns], const float (&x)[rows],
+                              const float (&y)[columns]) {
+#pragma unroll
+  for (int m = 0; m < rows; ++m)
+#pragma unroll
+    for (int step = 0; step < columns; ++step) {
+      const int n = m % 2 == 0 ? step : columns - 1 - step;
+      sums[m][n] = fmaf(x[m], y[n], sums[m][n]);
+    }
+}
+
 // Tiles of pairs, and what they are multiplied with. Operands come in pieces, in the order in which the
 // products need them: one is copied while the one before it is multiplied.
 class Pairs {
@@ -68,27 +82,32 @@ class Pairs {
   HEED_DEVICE Pairs(const GradientCall& call, PairsShared& memory, PairOptions& own, const PairSums& sums)
       : g(call), c(call.forward), shared(memory), options(own), wanted(sums), in_place(lies_in_place(call)) {}
 
-  // The rows of all tiles; by all threads. A row that is no number is zeros: whoever is seen by it has no
-  // number anyway (G6).
+  // The keys of all tiles; by all threads.
   HEED_DEVICE void own(std::int64_t first) {
+    const Sequence& s = c.sequence(shared.of.b);
+    sync();
+    if (thread_index() == 0) shared.keys.first = first;
+    for (int n = thread_index(); n < pair_items; n += pair_threads) {
+      const bool is_key = first + n < s.key_count;
+      const std::int64_t row = s.first_key + first + n;
+      shared.keys.at[0][n] = is_key ? row_of(c.k, shared.of.b, shared.of.kv_head, row).first : no_item;
+      shared.keys.at[1][n] = is_key ? row_of(c.v, shared.of.b, shared.of.kv_head, row).first : no_item;
+    }
+  }
+
+  // P of the tile of rows that begins here, after dropout. A row that is no number is zeros: whoever is seen
+  // by it has no number anyway (G6).
+  HEED_DEVICE void weigh(std::int64_t first) {
     PairItems<pair_items>& rows = shared.rows;
     sync();
     for (int n = thread_index(); n < pair_items; n += pair_threads) {
       rows.find_row(g, shared.of, first, n);
       if (rows.rows[n].lse != rows.rows[n].lse) rows.at[0][n] = rows.at[1][n] = no_item;
     }
-  }
-
-  // The first tile of keys.
-  HEED_DEVICE void start(std::int64_t first) {
     sync();
-    enter(first);
-  }
-
-  // P of the tile, after dropout. `next` are the keys of the tile after it, or none.
-  static constexpr std::int64_t none = -1;
-  HEED_DEVICE void weigh(std::int64_t next) {
-    next_keys = next;
+    piece = {Product::scores, 0};
+    pieces = pieces_of(Product::scores);
+    load_piece();
     const bool are_all_seen = !any(!see_every_key());
     Scores s;
     multiply(s, c.dim);
@@ -100,64 +119,51 @@ class Pairs {
       weigh_scores(s, [](const RowOfPair& row, int j) { return row.sees(j); });
   }
 
-  // dS in place of P.
-  HEED_DEVICE void differentiate(By by) {
+  // dS in place of P; and a copy of it in a tile of device memory, or null.
+  HEED_DEVICE void differentiate(By by, float* copy) {
     Scores dp;
     multiply(dp, c.value_dim);
     if (!has_only_ranges(c) || c.drop_below != 0)
       differentiate_with_options(dp, by);
     else
       differentiate_weights(dp);
+    if (copy) {
+#pragma unroll
+      for (int m = 0; m < 6; ++m)
+#pragma unroll
+        for (int four = 0; four < 12; four += 4) {
+          float x[4];
+          load4(x, &shared.tile[tile_row(m)][tile_key(four)]);
+          store4(copy + tile_row(m) * pair_items + tile_key(four), x);
+        }
+    }
   }
 
   // A chain of the sums of 12 items and 8 dimensions, for this thread.
-  using Sums = float[12][8];
+  using Sums = float[6][8];
   HEED_DEVICE int key(int n) const { return tile_row(n); }
-  HEED_DEVICE int row(int n) const { return down + 8 * n; }
   HEED_DEVICE int dim(int e) const { return across * 4 + (e < 4 ? e : 28 + e); }
 
   // chain += the tile's transpose times its rows of dO, or of q.
   HEED_DEVICE void add_rows(Sums& chain) {
 #pragma unroll 1
     for (int first = 0; first < pair_items; first += pair_stage) {
-      const float *values = take() + across * 4, *p = &shared.tile[first][down * 4];
-#pragma unroll 2
+      const float *values = take() + across * 4, *p = &shared.tile[first][0];
+#pragma unroll 4
       for (int w = 0; w < pair_stage; ++w, values += pair_slab, p += pair_pitch) {
-        float x[12], y[8];
-        load4(x, p), load4(x + 4, p + 32), load4(x + 8, p + 64);
+        float x[6], y[8];
+        load4(x, p + down * 4), load2(x + 4, p + 64 + down * 2);
         load4(y, values), load4(y + 4, values + 32);
         add_products(chain, x, y);
       }
     }
   }
 
-  // chain += the tile times its keys. Four keys of a row lie together.
-  HEED_DEVICE void add_keys(Sums& chain) {
-#pragma unroll 1
-    for (int first = 0; first < pair_items; first += pair_stage) {
-      const float *values = take() + across * 4, *p = &shared.tile[down][first];
-#pragma unroll 1
-      for (int w = 0; w < pair_stage; w += 4, p += 4) {
-        float x[12][4];
-#pragma unroll
-        for (int n = 0; n < 12; ++n) load4(x[n], p + 8 * n * pair_pitch);
-#pragma unroll
-        for (int four = 0; four < 4; ++four, values += pair_slab) {
-          float of_key[12], y[8];
-          load4(y, values), load4(y + 4, values + 32);
-#pragma unroll
-          for (int n = 0; n < 12; ++n) of_key[n] = x[n][four];
-          add_products(chain, of_key, y);
-        }
-      }
-    }
-  }
-
  private:
-  using Scores = float[12][12];  // [row][key]
+  using Scores = float[6][12];  // [row][key]
 
   // The products, in their order, and the pieces of each.
-  enum class Product : std::uint8_t { scores, of_values, weights, of_keys, of_rows };
+  enum class Product : std::uint8_t { scores, of_values, weights, of_keys, end };
   struct Piece {
     Product product;
     int index;
@@ -166,42 +172,26 @@ class Pairs {
   HEED_DEVICE int pieces_of(Product product) const {
     if (product == Product::scores) return pieces_of(c.dim);
     if (product == Product::weights) return pieces_of(c.value_dim);
-    const bool is_wanted = product == Product::of_values ? wanted.of_values
-                           : product == Product::of_keys ? wanted.of_keys
-                                                         : wanted.of_rows;
+    const bool is_wanted = product == Product::of_values ? wanted.of_values : wanted.of_keys;
     return is_wanted ? pair_items / pair_stage : 0;
   }
   HEED_DEVICE static int pieces_of(std::int64_t dim) {
     return static_cast<int>((max(1, dim) + pair_depth - 1) / pair_depth);
   }
 
-  // Begins a tile of keys: its first piece.
-  HEED_DEVICE void enter(std::int64_t first) {
-    find_keys(first);
-    sync();
-    piece = {Product::scores, 0};
-    pieces = pieces_of(Product::scores);
-    load_piece();
-  }
-
   // The piece that was copied last, for all to read; and the copy of the next one begins.
   HEED_DEVICE const float* take() {
     wait_for_copies<0>();
     if (piece.product == Product::scores) scale_queries();
-    if (piece.product == Product::of_rows) clear_bad_keys();
     sync();
     const float* const stage = shared.stages[stage_index];
     stage_index = 1 - stage_index;
     ++piece.index;
-    while (piece.index == pieces) {
-      if (piece.product == Product::of_rows) {
-        if (next_keys != none) enter(next_keys);
-        return stage;
-      }
+    while (piece.index == pieces && piece.product != Product::end) {
       piece = {static_cast<Product>(static_cast<int>(piece.product) + 1), 0};
-      pieces = pieces_of(piece.product);
+      pieces = piece.product == Product::end ? 0 : pieces_of(piece.product);
     }
-    load_piece();
+    if (piece.product != Product::end) load_piece();
     return stage;
   }
 
@@ -214,10 +204,10 @@ class Pairs {
       load_dims(is_scores ? c.q : g.out_gradient, shared.rows.at[which], end, to);
       load_dims(is_scores ? c.k : c.v, shared.keys.at[which], end, to + pair_depth * pair_pitch);
     } else {
-      const bool is_rows = piece.product == Product::of_rows, is_values = piece.product == Product::of_values;
-      const std::int64_t* const at = is_rows ? shared.keys.at[0] : shared.rows.at[is_values ? 1 : 0];
-      const Tensor& of_rows = is_values ? g.out_gradient : c.q;
-      load_items(is_rows ? c.k : of_rows, at + piece.index * pair_stage, is_values ? c.value_dim : c.dim, to);
+      const bool is_values = piece.product == Product::of_values;
+      load_items(is_values ? g.out_gradient : c.q,
+                 shared.rows.at[is_values ? 1 : 0] + piece.index * pair_stage,
+                 is_values ? c.value_dim : c.dim, to);
     }
     commit_copies();
   }
@@ -227,23 +217,24 @@ class Pairs {
     const int d = thread_index() % 8, first = thread_index() / 8;
     const std::int64_t from = piece.index * pair_depth + d;
     to += d * pair_pitch + first, at += first;
+    const bool has_dim = from < end, has_next_dim = from + 8 < end;
     if (in_place) {
       const float* const data = static_cast<const float*>(t.data) + from;
+      std::int64_t item[pair_items / 16];  // before the copies: each would wait for what was read before it
 #pragma unroll
-      for (int half = 0; half < 12; half += 6) {
-        std::int64_t item[6];  // before the copies: each would wait for what was read before it
+      for (int n = 0; n < pair_items / 16; ++n) item[n] = at[16 * n];
 #pragma unroll
-        for (int n = 0; n < 6; ++n) item[n] = at[8 * (half + n)];
-#pragma unroll
-        for (int n = 0; n < 6; ++n)
-          copy4(to + 8 * (half + n), data + item[n], item[n] != no_item && from < end);
+      for (int n = 0; n < pair_items / 16; ++n) {
+        copy4(to + 16 * n, data + item[n], item[n] != no_item && has_dim);
+        copy4(to + 16 * n + 8 * pair_pitch, data + item[n] + 8, item[n] != no_item && has_next_dim);
       }
       return;
     }
 #pragma unroll 1
-    for (int n = 0; n < pair_items; n += 8) {
-      const Row row{t.data, at[n], t.stride.dim, t.type, 16 * t.stride.dim};
-      to[n] = row.first != no_item && from < end ? read(row, from) : 0.0f;
+    for (int n = 0; n < pair_items * 2; n += 16) {
+      const int place = n % pair_items, e = n / pair_items * 8;
+      const Row row{t.data, at[place], t.stride.dim, t.type, 16 * t.stride.dim};
+      to[place + e * pair_pitch] = row.first != no_item && from + e < end ? read(row, from + e) : 0.0f;
     }
   }
 
@@ -251,7 +242,10 @@ class Pairs {
   HEED_DEVICE void scale_queries() const {
     float* const from = shared.stages[stage_index] + thread_index() % 8 * pair_pitch + thread_index() / 8;
 #pragma unroll
-    for (int n = 0; n < pair_items; n += 8) from[n] = from[n] * c.scaling.query;
+    for (int n = 0; n < pair_items; n += 16)
+#pragma unroll
+      for (int e = 0; e < pair_depth; e += 8)
+        from[n + e * pair_pitch] = from[n + e * pair_pitch] * c.scaling.query;
   }
 
   // Some items, with the slab's dimensions.
@@ -278,41 +272,13 @@ class Pairs {
     }
   }
 
-  // Keys that are not finite are zeros in dQ: whoever sees one has no number anyway, and it reaches nobody
-  // else (G6). Each thread what it has copied.
-  HEED_DEVICE void clear_bad_keys() const {
-#pragma unroll
-    for (int n = 0; n < pair_stage * pair_slab; n += pair_threads * 4) {
-      float* const at = shared.stages[stage_index] + n + thread_index() * 4;
-      float x[4];
-      load4(x, at);
-      if (is_finite(x[0]) && is_finite(x[1]) && is_finite(x[2]) && is_finite(x[3])) continue;
-      x[0] = x[1] = x[2] = x[3] = 0;
-      store4(at, x);
-    }
-  }
-
-  // Of the three numbers that a multiply-add reads, one is that of the one before it: it need not come from
-  // its bank of registers again.
-  template <int rows, int columns>
-  HEED_DEVICE static void add_products(float (&sums)[rows][columns], const float (&x)[rows],
-                                       const float (&y)[columns]) {
-#pragma unroll
-    for (int m = 0; m < rows; ++m)
-#pragma unroll
-      for (int step = 0; step < columns; ++step) {
-        const int n = m % 2 == 0 ? step : columns - 1 - step;
-        sums[m][n] = fmaf(x[m], y[n], sums[m][n]);
-      }
-  }
-
   // Row m and key n of this thread, in the tile.
-  HEED_DEVICE int tile_row(int m) const { return down * 4 + m % 4 + m / 4 * 32; }
+  HEED_DEVICE int tile_row(int m) const { return m < 4 ? down * 4 + m : 60 + down * 2 + m; }
   HEED_DEVICE int tile_key(int n) const { return across * 4 + n % 4 + n / 4 * 32; }
   template <class Step>
   HEED_DEVICE static void for_each(const Step& step) {
 #pragma unroll
-    for (int m = 0; m < 12; ++m)
+    for (int m = 0; m < 6; ++m)
 #pragma unroll
       for (int n = 0; n < 12; ++n) step(m, n);
   }
@@ -337,24 +303,13 @@ class Pairs {
 #pragma unroll 2
     for (int d = 0; d < depth; ++d, stage += pair_pitch) {
       const float* const keys = stage + pair_depth * pair_pitch + across * 4;
-      const float* const rows = stage + down * 4;
-      float x[12], y[12];
-      load4(x, rows), load4(x + 4, rows + 32), load4(x + 8, rows + 64);
+      float x[6], y[12];
+      load4(x, stage + down * 4), load2(x + 4, stage + 64 + down * 2);
       load4(y, keys), load4(y + 4, keys + 32), load4(y + 8, keys + 64);
       add_products(chain, x, y);
     }
   }
 
-  HEED_DEVICE void find_keys(std::int64_t first) {
-    const Sequence& s = c.sequence(shared.of.b);
-    if (thread_index() == 0) shared.keys.first = first;
-    for (int n = thread_index(); n < pair_items; n += pair_threads) {
-      const bool is_key = first + n < s.key_count;
-      const std::int64_t row = s.first_key + first + n;
-      shared.keys.at[0][n] = is_key ? row_of(c.k, shared.of.b, shared.of.kv_head, row).first : no_item;
-      shared.keys.at[1][n] = is_key ? row_of(c.v, shared.of.b, shared.of.kv_head, row).first : no_item;
-    }
-  }
   // Whether the rows that have this thread's number see all keys of the tile.
   HEED_DEVICE bool see_every_key() const {
     bool all = true;
@@ -373,7 +328,7 @@ class Pairs {
   HEED_DEVICE void weigh_scores(Scores& s, const Sees& sees) {
     const int first = static_cast<int>(shared.keys.first);
 #pragma unroll
-    for (int m = 0; m < 12; ++m) {
+    for (int m = 0; m < 6; ++m) {
       const RowOfPair row = shared.rows.rows[tile_row(m)];
 #pragma unroll
       for (int n = 0; n < 12; ++n)
@@ -384,7 +339,7 @@ class Pairs {
 
   HEED_DEVICE void differentiate_weights(Scores& dp) {
 #pragma unroll
-    for (int m = 0; m < 12; ++m) {
+    for (int m = 0; m < 6; ++m) {
       const float delta = shared.rows.rows[tile_row(m)].delta;
 #pragma unroll
       for (int four = 0; four < 12; four += 4) {
@@ -400,7 +355,7 @@ class Pairs {
 
   HEED_DEVICE void put(const Scores& x) {
 #pragma unroll
-    for (int m = 0; m < 12; ++m)
+    for (int m = 0; m < 6; ++m)
 #pragma unroll
       for (int four = 0; four < 12; four += 4) store4(&shared.tile[tile_row(m)][tile_key(four)], x[m] + four);
   }
@@ -409,7 +364,7 @@ class Pairs {
   HEED_DEVICE void weigh_with_options(const Scores& s) {
     put(s);
 #pragma unroll 1
-    for (int n = 0; n < 144; ++n) {
+    for (int n = 0; n < 72; ++n) {
       const int r = tile_row(n / 12), k = tile_key(n % 12);
       float& p = shared.tile[r][k];
       const std::int64_t row = shared.rows.first + r, j = shared.keys.first + k;
@@ -425,7 +380,7 @@ class Pairs {
   HEED_DEVICE void differentiate_with_options(const Scores& dp, By by) {
     put(dp);
 #pragma unroll 1
-    for (int n = 0; n < 144; ++n) {
+    for (int n = 0; n < 72; ++n) {
       const int r = tile_row(n / 12);
       float& ds = shared.tile[r][tile_key(n % 12)];
       const PairOption& of = options[n];
@@ -447,10 +402,9 @@ class Pairs {
   PairOptions& options;
   const PairSums wanted;
   const bool in_place;
-  // Where this thread's rows of a product begin, and its columns, each of eight.
+  // Where this thread's rows of a product begin, of sixteen, and its columns, of eight.
   const int down = thread_index() / 8, across = thread_index() % 8;
   int stage_index = 0;
-  std::int64_t next_keys = none;
   Piece piece{};   // that was copied last
   int pieces = 0;  // of its product
 };
