@@ -263,7 +263,7 @@ class ExactRowGradients {
     const float* const pairs = part.pair_tile(block.head, tile, key_tile) + piece * stage_keys;
     for (int n = thread_index(); n < pair_items * stage_keys / 4; n += pair_threads) {
       const int r = n / (stage_keys / 4), k = n % (stage_keys / 4) * 4;
-      copy16(&shared.pairs[stage][r][k], pairs + r * pair_items + k, true);
+      copy16_if(&shared.pairs[stage][r][k], pairs + r * pair_items + k, true);
     }
     const Sequence& s = c.sequence(block.b);
     const std::int64_t first = key_tile * pair_items + piece * stage_keys, d = block.slab * pair_slab;
@@ -274,7 +274,7 @@ class ExactRowGradients {
       float* const to = &shared.keys[stage][k][e];
       const bool is_key = first + k < s.key_count;
       if (in_place) {
-        copy16(to, static_cast<const float*>(row.data) + row.first + d + e, is_key && d + e < c.dim);
+        copy16_if(to, static_cast<const float*>(row.data) + row.first + d + e, is_key && d + e < c.dim);
         continue;
       }
       for (int x = 0; x < 4; ++x) to[x] = is_key && d + e + x < c.dim ? read(row, d + e + x) : 0.0f;

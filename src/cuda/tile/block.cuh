@@ -34,9 +34,21 @@ HEED_DEVICE void named_arrive(int barrier, int threads) {
 HEED_DEVICE float shuffle_xor(float x, int bits) { return __shfl_xor_sync(0xffffffffu, x, bits); }
 
 // 16 bytes into shared memory, or zeros where they are not valid; `from` is 16-byte aligned, and read only
-// where valid. A predicate in place of a number of bytes: the compiler branches over sizes, which costs 70
-// instructions a copy.
+// where valid.
 HEED_DEVICE void copy16(float* to, const void* from, bool is_valid) {
+  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  const int bytes = is_valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+}
+// One float, or zero.
+HEED_DEVICE void copy4(float* to, const float* from, bool is_valid) {
+  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  const int bytes = is_valid ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+}
+// The same, where the compiler cannot know what is valid: a predicate in place of a number of bytes, over
+// which it branches in 70 instructions a copy.
+HEED_DEVICE void copy16_if(float* to, const void* from, bool is_valid) {
   asm volatile(
       "{\n.reg .pred ignored;\n"
       "setp.eq.u32 ignored, %2, 0;\n"
@@ -45,8 +57,7 @@ HEED_DEVICE void copy16(float* to, const void* from, bool is_valid) {
       "l"(from), "r"(static_cast<std::uint32_t>(is_valid))
       : "memory");
 }
-// One float, or zero.
-HEED_DEVICE void copy4(float* to, const float* from, bool is_valid) {
+HEED_DEVICE void copy4_if(float* to, const float* from, bool is_valid) {
   asm volatile(
       "{\n.reg .pred ignored;\n"
       "setp.eq.u32 ignored, %2, 0;\n"
@@ -132,6 +143,11 @@ HEED_DEVICE unsigned load_acquire(const unsigned* from) {
 }
 HEED_DEVICE void store_release(unsigned* to, unsigned x) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+
+// Adds to a number in memory without waiting for it.
+HEED_DEVICE void add_in_memory(float* to, float x) {
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
 }
 
 // What another block wrote before it arrived: past the first-level cache.
