@@ -326,7 +326,7 @@ class BackwardMemory {
 std::int64_t own_bytes(BackwardRole role, const GradientCall& g) {
   return role == BackwardRole::hopper    ? hopper_backward_bytes(g)
          : role == BackwardRole::general ? general_backward_bytes(g)
-                                         : 0;
+                                         : exact_backward_bytes(g);
 }
 
 }  // namespace

@@ -94,15 +94,17 @@ CLAIM(random_gradients_of_the_exact_kernel_have_the_bits_of_the_cpu) {
   }
 }
 
-// Several tiles of rows and of keys, heads of several slabs.
+// Several tiles of rows and of keys, heads of several slabs; tiles of keys that some tiles of rows skip (kind
+// 2) and tiles of rows that see no key (kind 6).
 CLAIM(long_gradients_of_the_exact_kernel_have_the_bits_of_the_cpu) {
   const std::int64_t kv_heads = is_emulated() ? 1 : 2;
   for (const std::int64_t dim : {64, 136})
-    for (int kind = 0; kind < 6; ++kind) {
-      Call call{.q = Tensor::random({1, 2 * kv_heads, 130, dim}, 81, 3),
-                .k = Tensor::random({1, kv_heads, 450, dim}, 82, 2),
-                .v = Tensor::random({1, kv_heads, 450, 200 - dim}, 83, 2)};
-      if (kind == 1) call.causal = Causal{Align::ends};
+    for (int kind = 0; kind < 7; ++kind) {
+      const std::int64_t queries = kind == 6 ? 350 : 130, keys = kind == 6 ? 130 : 450;
+      Call call{.q = Tensor::random({1, 2 * kv_heads, queries, dim}, 81, 3),
+                .k = Tensor::random({1, kv_heads, keys, dim}, 82, 2),
+                .v = Tensor::random({1, kv_heads, keys, 200 - dim}, 83, 2)};
+      if (kind == 1 || kind == 6) call.causal = Causal{Align::ends};
       if (kind == 2) call.window = Window{90, 40, Align::ends, 7};
       if (kind == 3) call.key_lengths = {{300}}, call.softcap = 3.0f;
       if (kind == 4)

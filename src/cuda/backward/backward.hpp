@@ -29,6 +29,7 @@ void launch_hopper_backward(const GradientCall&, const MaskTiles&, const Workspa
 
 // Everything in f32, with the CPU's bits.
 const char* exact_backward_refuses(const GradientCall&);
+std::int64_t exact_backward_bytes(const GradientCall&);
 void launch_exact_backward(const GradientCall&, const Workspace&, Stream);
 // The bias alone, for any kernel.
 void launch_exact_bias_gradient(const GradientCall&, Stream);

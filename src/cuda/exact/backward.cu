@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which backward passes the exact kernels take, and their launches: dK and dV, dQ, the bias.
+// Which backward passes the exact kernels take, and their launches: dQ, dK and dV, and the bias.
 #include <cuda_runtime.h>
 
 #include "cuda/backward/backward.hpp"
@@ -10,36 +10,34 @@
 namespace heed::cuda {
 namespace {
 
-template <class Kernel>
-__global__ void __launch_bounds__(pair_threads, 2) differentiate(const __grid_constant__ GradientCall g) {
+__global__ void __launch_bounds__(pair_threads, 3)
+    differentiate_keys(const __grid_constant__ GradientCall g, const __grid_constant__ ExactPart part) {
   extern __shared__ __align__(16) unsigned char memory[];
-  Kernel(g, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
+  PairOptions options;
+  ExactKeyGradients(g, part, *reinterpret_cast<PairsShared*>(memory), options).run();
 }
 
-template <class Kernel>
-void launch(const GradientCall& g, std::int64_t blocks, Stream stream) {
+__global__ void __launch_bounds__(pair_threads, 3)
+    differentiate_rows(const __grid_constant__ GradientCall g, const __grid_constant__ ExactPart part) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  ExactRowGradients(g, part, *reinterpret_cast<ExactRowGradients::Shared*>(memory)).run();
+}
+
+__global__ void __launch_bounds__(pair_threads, 2)
+    differentiate_bias(const __grid_constant__ GradientCall g) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  PairOptions options;
+  ExactBiasGradient(g, *reinterpret_cast<ExactBiasGradient::Shared*>(memory), options).run();
+}
+
+template <class Kernel, class... Arguments>
+void launch(Kernel* kernel, std::int64_t blocks, std::size_t shared, Stream stream,
+            const Arguments&... arguments) {
   if (blocks == 0) return;
-  constexpr int shared = sizeof(typename Kernel::Shared);
-  const auto kernel = differentiate<Kernel>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
         "cudaFuncSetAttribute");
-  kernel<<<static_cast<unsigned>(blocks), pair_threads, shared, stream>>>(g);
+  kernel<<<static_cast<unsigned>(blocks), pair_threads, shared, stream>>>(arguments...);
   check(cudaGetLastError(), "cuda.exact: gradients");
-}
-
-template <bool in_place>
-void launch(const GradientCall& g, Stream stream) {
-  using OfKeys = ExactBackward<Owned::keys, in_place>;
-  using OfRows = ExactBackward<Owned::rows, in_place>;
-  const std::int64_t heads = g.forward.batch * g.forward.kv_heads;
-  if (g.k.data || g.v.data) launch<OfKeys>(g, heads * OfKeys::slabs(g) * OfKeys::tiles(g), stream);
-  if (g.q.data) launch<OfRows>(g, heads * OfRows::slabs(g) * OfRows::tiles(g), stream);
-}
-
-bool lies_in_place(const GradientCall& g) {
-  const Call& c = g.forward;
-  return lies_in_fours(c.q) && lies_in_fours(c.k) && lies_in_fours(c.v) && lies_in_fours(g.out_gradient) &&
-         c.dim % 4 == 0 && c.value_dim % 4 == 0;
 }
 
 }  // namespace
@@ -49,16 +47,22 @@ const char* exact_backward_refuses(const GradientCall& g) {
   return exact_refuses(g.forward);
 }
 
-void launch_exact_backward(const GradientCall& g, const Workspace&, Stream stream) {
-  lies_in_place(g) ? launch<true>(g, stream) : launch<false>(g, stream);
+std::int64_t exact_backward_bytes(const GradientCall& g) { return ExactParts(g).bytes(); }
+
+void launch_exact_backward(const GradientCall& g, const Workspace& workspace, Stream stream) {
+  if (g.q.data || g.k.data || g.v.data)
+    ExactParts(g).run_each(reinterpret_cast<float*>(workspace.rest()), [&](const ExactPart& part) {
+      launch(differentiate_keys, ExactKeyGradients::blocks(part), sizeof(PairsShared), stream, g, part);
+      if (g.q.data)
+        launch(differentiate_rows, ExactRowGradients::blocks(g, part), sizeof(ExactRowGradients::Shared),
+               stream, g, part);
+    });
   launch_exact_bias_gradient(g, stream);
 }
 
 void launch_exact_bias_gradient(const GradientCall& g, Stream stream) {
   if (g.bias.elements() == 0) return;
-  const std::int64_t blocks = BiasTiles(g).blocks();
-  lies_in_place(g) ? launch<ExactBiasGradient<true>>(g, blocks, stream)
-                   : launch<ExactBiasGradient<false>>(g, blocks, stream);
+  launch(differentiate_bias, BiasTiles(g).blocks(), sizeof(ExactBiasGradient::Shared), stream, g);
 }
 
 }  // namespace heed::cuda

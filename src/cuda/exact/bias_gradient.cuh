@@ -5,7 +5,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/exact/backward.cuh"
+#include "cuda/exact/pair_tiles.cuh"
 
 namespace heed::cuda {
 
@@ -19,114 +19,126 @@ struct BiasTiles {
         heads(g.bias.heads),
         rows(g.bias.length == 1
                  ? 1
-                 : ((g.shares_query_rows ? g.forward.queries : g.bias.length) + pair_owned - 1) / pair_owned),
-        keys(g.bias.dim == 1 ? 1 : (g.bias.dim + pair_walked - 1) / pair_walked) {}
+                 : ((g.shares_query_rows ? g.forward.queries : g.bias.length) + pair_items - 1) / pair_items),
+        keys(g.bias.dim == 1 ? 1 : (g.bias.dim + pair_items - 1) / pair_items) {}
   static constexpr bool has_packed_rows(const GradientCall& g) {
     return g.shares_query_rows && g.bias.length != 1;
   }
   constexpr std::int64_t blocks() const { return entries * heads * rows * keys; }
 };
 
-template <bool in_place>
 class ExactBiasGradient {
-  static constexpr int of_thread = pair_walked * pair_owned / pair_threads;
+  // Of the pairs of a thread; where rows or keys are shared, of those items that have its number.
+  using Sums = float[pair_items * pair_items / pair_threads];
+  static constexpr int items = (pair_items + pair_threads - 1) / pair_threads;
+  using ItemSums = float[items];
 
  public:
   struct Shared : PairsShared {
-    float of_rows[pair_owned];
+    float of_rows[pair_items];
   };
 
-  HEED_DEVICE ExactBiasGradient(const GradientCall& call, Shared& memory)
+  HEED_DEVICE ExactBiasGradient(const GradientCall& call, Shared& memory, PairOptions& options)
       : g(call),
         c(call.forward),
         shared(memory),
-        pairs(call, memory),
+        pairs(call, memory, options, {}),
         shares_rows(call.bias.length == 1),
         shares_keys(call.bias.dim == 1) {
     const BiasTiles tiles(g);
     std::int64_t n = block_index();
-    first_key = n % tiles.keys * pair_walked, n /= tiles.keys;
-    first_row = n % tiles.rows * pair_owned, n /= tiles.rows;
+    first_key = n % tiles.keys * pair_items, n /= tiles.keys;
+    first_row = n % tiles.rows * pair_items, n /= tiles.rows;
     own_h = n % tiles.heads, own_b = n / tiles.heads;
   }
 
   HEED_DEVICE void run() {
     const bool shares_batch = g.bias.batch == 1 && !BiasTiles::has_packed_rows(g);
     const Sharing entries(shares_batch ? 1 : 0, own_b, c.batch), heads(g.bias.heads, own_h, c.heads);
+    Sums sums = {};
+    force_to_memory(sums);
     for (std::int64_t b = entries.begin; b < entries.end; ++b)
-      for (std::int64_t h = heads.begin; h < heads.end; ++h) add_head(b, h);
-    write();
+      for (std::int64_t h = heads.begin; h < heads.end; ++h) add_head(b, h, sums);
+    write(sums);
   }
 
  private:
-  HEED_DEVICE void add_head(std::int64_t b, std::int64_t h) {
+  HEED_DEVICE void add_head(std::int64_t b, std::int64_t h, Sums& sums) {
     sync();
-    if (thread_index() == 0) shared.rows = PairRows::of_head(c, b, h);
+    if (thread_index() == 0) shared.of = PairRows::of_head(c, b, h);
     sync();
     const std::int64_t queries = c.sequence(b).queries;
-    const std::int64_t end = shares_rows ? queries : min(queries, first_row + pair_owned);
-    for (std::int64_t row = shares_rows ? 0 : first_row; row < end; row += pair_owned)
-      add_rows(row, min(pair_owned, end - row));
+    const std::int64_t end = shares_rows ? queries : min(queries, first_row + pair_items);
+    for (std::int64_t row = shares_rows ? 0 : first_row; row < end; row += pair_items)
+      add_rows(row, min(pair_items, end - row), sums);
   }
 
-  HEED_DEVICE void add_rows(std::int64_t row, std::int64_t count) {
-    const std::int64_t b = shared.rows.b, keys = c.sequence(b).keys,
-                       end = shares_keys ? keys : min(keys, first_key + pair_walked);
+  HEED_DEVICE void add_rows(std::int64_t row, std::int64_t count, Sums& sums) {
+    const std::int64_t b = shared.of.b, keys = c.sequence(b).keys,
+                       end = shares_keys ? keys : min(keys, first_key + pair_items);
     const Seen seen = seen_by(c, b, row, row + count - 1);
-    float of_row = 0;
-    sync();
-    pairs.own(row);
-    for (std::int64_t key = shares_keys ? 0 : first_key; key < end; key += pair_walked) {
-      const KeyRange part = seen.within({key, min(key + pair_walked, end)});
+    ItemSums of_rows = {};
+    for (std::int64_t key = shares_keys ? 0 : first_key; key < end; key += pair_items) {
+      const KeyRange part = seen.within({key, min(key + pair_items, end)});
       if (part.end <= part.begin) continue;
-      pairs.walk_to(key);
-      pairs.differentiate(By::score);
-      add_pairs(of_row);
+      pairs.own(key);
+      pairs.weigh(row);
+      pairs.differentiate(By::score, nullptr);
+      sync();
+      add_pairs(of_rows, sums);
     }
-    if (shares_keys) add_row_sums(of_row, count);
+    if (shares_keys) add_row_sums(of_rows, count, sums);
   }
 
-  // A thread has a row, a key, or some of the pairs.
-  HEED_DEVICE void add_pairs(float& of_row) {
-    const int t = thread_index();
-    if (shares_keys) {
-      for (int w = 0; w < pair_walked && t < pair_owned; ++w) of_row = of_row + shared.gradients[w][t];
-    } else if (shares_rows) {
-      for (int o = 0; o < pair_owned && t < pair_walked; ++o) sums[0] = sums[0] + shared.gradients[t][o];
-    } else {
+  // A thread has some rows, some keys, or some of the pairs.
+  template <class Step>
+  HEED_DEVICE static void for_each_item(const Step& step) {
 #pragma unroll
-      for (int n = 0; n < of_thread; ++n) {
-        const int at = t + n * pair_threads;
-        sums[n] = sums[n] + shared.gradients[at / pair_owned][at % pair_owned];
+    for (int n = 0; n < items; ++n)
+      if (thread_index() + n * pair_threads < pair_items) step(n, thread_index() + n * pair_threads);
+  }
+
+  HEED_DEVICE void add_pairs(ItemSums& of_rows, Sums& sums) const {
+    if (shares_keys) {
+      for_each_item([&](int n, int r) {
+        for (int w = 0; w < pair_items; ++w) of_rows[n] = of_rows[n] + shared.tile[r][w];
+      });
+    } else if (shares_rows) {
+      for_each_item([&](int n, int w) {
+        for (int r = 0; r < pair_items; ++r) sums[n] = sums[n] + shared.tile[r][w];
+      });
+    } else {
+      for (int n = 0; n < pair_items * pair_items / pair_threads; ++n) {
+        const int at = thread_index() + n * pair_threads;
+        sums[n] = sums[n] + shared.tile[at / pair_items][at % pair_items];
       }
     }
   }
 
-  HEED_DEVICE void add_row_sums(float of_row, std::int64_t count) {
-    const int t = thread_index();
+  HEED_DEVICE void add_row_sums(const ItemSums& of_rows, std::int64_t count, Sums& sums) {
     if (!shares_rows) {
-      sums[0] = sums[0] + of_row;
+      for_each_item([&](int n, int) { sums[n] = sums[n] + of_rows[n]; });
       return;
     }
     sync();
-    if (t < pair_owned) shared.of_rows[t] = of_row;
+    for_each_item([&](int n, int r) { shared.of_rows[r] = of_rows[n]; });
     sync();
     // fault: cuda-bias-gradient-of-one-row
-    for (int r = 0; r < count && t == 0; ++r) sums[0] = sums[0] + shared.of_rows[r];
+    for (int r = 0; r < count && thread_index() == 0; ++r) sums[0] = sums[0] + shared.of_rows[r];
   }
 
-  HEED_DEVICE void write() const {
-    const int t = thread_index();
+  HEED_DEVICE void write(const Sums& sums) const {
     if (shares_keys && shares_rows) {
-      if (t == 0) write(0, 0, sums[0]);
+      if (thread_index() == 0) write(0, 0, sums[0]);
     } else if (shares_keys) {
-      if (t < pair_owned) write(t, 0, sums[0]);
+      for_each_item([&](int n, int r) { write(r, 0, sums[n]); });
     } else if (shares_rows) {
-      if (t < pair_walked) write(0, t, sums[0]);
+      for_each_item([&](int n, int w) { write(0, w, sums[n]); });
     } else {
-#pragma unroll
-      for (int n = 0; n < of_thread; ++n)
-        write((t + n * pair_threads) % pair_owned, (t + n * pair_threads) / pair_owned, sums[n]);
+      for (int n = 0; n < pair_items * pair_items / pair_threads; ++n) {
+        const int at = thread_index() + n * pair_threads;
+        write(at / pair_items, at % pair_items, sums[n]);
+      }
     }
   }
   // Row r and key w of the block's tile.
@@ -148,10 +160,9 @@ class ExactBiasGradient {
   const GradientCall& g;
   const Call& c;
   Shared& shared;
-  Pairs<Owned::rows, in_place> pairs;
+  Pairs pairs;
   const bool shares_rows, shares_keys;
   std::int64_t own_b, own_h, first_row, first_key;
-  float sums[of_thread] = {};  // the first one alone, where rows or keys are shared
 };
 
 }  // namespace heed::cuda

@@ -2,6 +2,7 @@
 // How a call is cut into blocks of threads for the exact kernels, and the memory in which they leave states
 // for each other.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/call.hpp"
@@ -101,5 +102,75 @@ inline ExactLaunch plan_exact(const Call& c, std::int64_t blocks_at_once,
   if (c.weights.data) launch.saved_ends = c.batch * c.heads * c.queries;
   return launch;
 }
+
+// A part of a backward pass: some heads, and some tiles of their rows. dS of all its pairs lies in device
+// memory between the kernel that makes it, with dK and dV, and the one that makes dQ of it.
+struct ExactPart {
+  static constexpr std::int64_t items = 96;  // of a tile of rows, and of keys
+  static constexpr std::int64_t tile_floats = items * items, sum_floats = items * GradientCall::slab_dims;
+  std::int64_t first_head, heads;  // KV heads of all batch entries
+  std::int64_t first_row_tile, row_tiles;
+  std::int64_t key_tiles, slabs;
+  bool is_first, is_last;  // of the parts of these heads
+  float* pairs;            // dS: (heads, tiles of rows, tiles of keys, rows, keys)
+  float* sums;             // dV and dK so far: (heads, slabs, tiles of keys, 2, keys, dims)
+
+  constexpr float* pair_tile(std::int64_t head, std::int64_t row_tile, std::int64_t key_tile) const {
+    return pairs + ((head * row_tiles + row_tile - first_row_tile) * key_tiles + key_tile) * tile_floats;
+  }
+  constexpr float* key_sums(std::int64_t head, std::int64_t slab, std::int64_t key_tile) const {
+    return sums + ((head * slabs + slab) * key_tiles + key_tile) * 2 * sum_floats;
+  }
+};
+
+// The parts of a pass, each of as many heads as `max_bytes` hold dS of, or of as many rows of one head.
+class ExactParts {
+ public:
+  static constexpr std::int64_t most_bytes = std::int64_t{1} << 30;
+
+  explicit ExactParts(const GradientCall& g, std::int64_t max_bytes = most_bytes)
+      : heads(g.forward.batch * g.forward.kv_heads),
+        row_tiles(tiles(g.forward.queries * g.forward.group())),
+        key_tiles(tiles(g.forward.keys)),
+        slabs(g.slabs(g.v.data && g.forward.value_dim > g.forward.dim ? g.forward.value_dim : g.forward.dim)),
+        has_pairs(g.q.data) {
+    const std::int64_t max_tiles = max_bytes / (4 * ExactPart::tile_floats);
+    part_heads = has_pairs ? even_share(heads, max_tiles / (row_tiles * key_tiles)) : heads;
+    part_rows = has_pairs && part_heads == 1 ? even_share(row_tiles, max_tiles / key_tiles) : row_tiles;
+  }
+
+  std::int64_t bytes() const { return 4 * (pair_floats() + sum_floats()); }
+
+  template <class Run>
+  void run_each(float* memory, const Run& run) const {
+    const auto least = [](std::int64_t x, std::int64_t y) { return x < y ? x : y; };
+    for (std::int64_t head = 0; head < heads; head += part_heads)
+      for (std::int64_t row = 0; row < row_tiles; row += part_rows)
+        run(ExactPart{head, least(part_heads, heads - head), row, least(part_rows, row_tiles - row),
+                      key_tiles, slabs, row == 0, row + part_rows >= row_tiles, has_pairs ? memory : nullptr,
+                      memory + pair_floats()});
+  }
+
+ private:
+  // n in as few parts as may have up to `max` each.
+  static constexpr std::int64_t even_share(std::int64_t n, std::int64_t max) {
+    const std::int64_t parts = max < 1 ? n : (n + max - 1) / max;
+    return parts < 1 ? 1 : (n + parts - 1) / parts;
+  }
+  // At least one: somebody must write zeros.
+  static constexpr std::int64_t tiles(std::int64_t n) {
+    return n > 0 ? (n + ExactPart::items - 1) / ExactPart::items : 1;
+  }
+  std::int64_t pair_floats() const {
+    return has_pairs ? part_heads * part_rows * key_tiles * ExactPart::tile_floats : 0;
+  }
+  std::int64_t sum_floats() const {
+    return part_rows == row_tiles ? 0 : part_heads * slabs * key_tiles * 2 * ExactPart::sum_floats;
+  }
+
+  std::int64_t heads, row_tiles, key_tiles, slabs;
+  bool has_pairs;
+  std::int64_t part_heads, part_rows;
+};
 
 }  // namespace heed::cuda

@@ -60,6 +60,26 @@ HEED_DEVICE void copy4(float* to, const float* from, bool is_valid) {
   const int bytes = is_valid ? 4 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
 }
+// The same, where the compiler cannot know what is valid: a predicate in place of a number of bytes, over
+// which it branches in 70 instructions a copy.
+HEED_DEVICE void copy16_if(float* to, const void* from, bool is_valid) {
+  asm volatile(
+      "{\n.reg .pred ignored;\n"
+      "setp.eq.u32 ignored, %2, 0;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, ignored;\n}\n" ::"r"(
+          static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+      "l"(from), "r"(static_cast<std::uint32_t>(is_valid))
+      : "memory");
+}
+HEED_DEVICE void copy4_if(float* to, const float* from, bool is_valid) {
+  asm volatile(
+      "{\n.reg .pred ignored;\n"
+      "setp.eq.u32 ignored, %2, 0;\n"
+      "cp.async.ca.shared.global [%0], [%1], 4, ignored;\n}\n" ::"r"(
+          static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+      "l"(from), "r"(static_cast<std::uint32_t>(is_valid))
+      : "memory");
+}
 // Ends a group of copies, which may be empty.
 HEED_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until all but the last n groups of this thread have arrived.
@@ -269,8 +289,7 @@ HEED_DEVICE float fast_exp2(float x) {
 // Verbs of a warp: copies of 16 bytes under a predicate, words of shared memory, votes, and int8 as 16-bit
 // floats.
 
-// 16 bytes into shared memory past the first-level cache, or zeros: then `from` is not read. A predicate in
-// place of a number of bytes: the compiler branches over sizes, which costs 70 instructions a copy.
+// 16 bytes into shared memory past the first-level cache, or zeros: then `from` is not read.
 HEED_DEVICE void prefetch16(SharedAddress to, const void* from, bool is_valid) {
   asm volatile(
       "{\n.reg .pred ignored;\n"

@@ -98,31 +98,33 @@ struct BackwardMemory {
   }
 };
 
-template <class Kernel>
-void differentiate(const GradientCall& g, std::int64_t blocks) {
-  const auto shared = std::make_unique<typename Kernel::Shared>();
-  emulated::launch(blocks, pair_threads, [&] { Kernel(g, *shared).run(); });
+void differentiate_bias(const GradientCall& g) {
+  if (g.bias.elements() == 0) return;
+  const auto shared = std::make_unique<ExactBiasGradient::Shared>();
+  emulated::launch(BiasTiles(g).blocks(), pair_threads, [&] {
+    PairOptions options;
+    ExactBiasGradient(g, *shared, options).run();
+  });
 }
 
-template <bool in_place>
 void differentiate(const GradientCall& g) {
-  using OfKeys = ExactBackward<Owned::keys, in_place>;
-  using OfRows = ExactBackward<Owned::rows, in_place>;
-  const std::int64_t heads = g.forward.batch * g.forward.kv_heads;
-  if (g.k.data || g.v.data) differentiate<OfKeys>(g, heads * OfKeys::slabs(g) * OfKeys::tiles(g));
-  if (g.q.data) differentiate<OfRows>(g, heads * OfRows::slabs(g) * OfRows::tiles(g));
-  if (g.bias.elements() > 0) differentiate<ExactBiasGradient<in_place>>(g, BiasTiles(g).blocks());
+  constexpr std::int64_t few_tiles = 7;  // in memory at once, so that there are parts of heads and of rows
+  const ExactParts parts(g, few_tiles * ExactPart::tile_floats * 4);
+  std::vector<float> memory(static_cast<std::size_t>(parts.bytes() / 4));
+  const auto of_keys = std::make_unique<PairsShared>();
+  const auto of_rows = std::make_unique<ExactRowGradients::Shared>();
+  if (g.q.data || g.k.data || g.v.data)
+    parts.run_each(memory.data(), [&](const ExactPart& part) {
+      emulated::launch(ExactKeyGradients::blocks(part), pair_threads, [&] {
+        PairOptions options;
+        ExactKeyGradients(g, part, *of_keys, options).run();
+      });
+      if (g.q.data)
+        emulated::launch(ExactRowGradients::blocks(g, part), pair_threads,
+                         [&] { ExactRowGradients(g, part, *of_rows).run(); });
+    });
+  differentiate_bias(g);
 }
-
-bool lies_in_place(const GradientCall& g) {
-  const Call& c = g.forward;
-  return lies_in_fours(c.q) && lies_in_fours(c.k) && lies_in_fours(c.v) && lies_in_fours(g.out_gradient) &&
-         c.dim % 4 == 0 && c.value_dim % 4 == 0;
-}
-
-}  // namespace
-
-namespace {
 
 // Memory as a block's shared memory is: whatever nobody wrote is NaN.
 template <class Shared>
@@ -194,8 +196,7 @@ bool takes_general(const GradientCall& g) {
 
 void differentiate_in_general(const GradientCall& g, TileSize size) {
   general::for_width(g, [&]<Type type, int dim> { differentiate_in_general<type, dim>(g, size); });
-  if (g.bias.elements() > 0 && !general::has_bias_kernel(g))
-    differentiate<ExactBiasGradient<false>>(g, BiasTiles(g).blocks());
+  if (!general::has_bias_kernel(g)) differentiate_bias(g);
 }
 
 }  // namespace
@@ -216,7 +217,7 @@ bool run_backward(const std::string& kernel, const GradientProblem& problem) {
   if (is_general)
     differentiate_in_general(g, kernel == "cuda.general" ? TileSize::larger : TileSize::smaller);
   else
-    lies_in_place(g) ? differentiate<true>(g) : differentiate<false>(g);
+    differentiate(g);
   SinkGradient::Shared terms;
   emulated::launch(g.sink.elements(), gradient_threads, [&] { SinkGradient::run(g, terms); });
   Completion::Shared shared;

@@ -52,6 +52,8 @@ inline void copy16(float* to, const void* from, bool is_valid) {
     std::memset(to, 0, 16);
 }
 inline void copy4(float* to, const float* from, bool is_valid) { *to = is_valid ? *from : 0.0f; }
+inline void copy16_if(float* to, const void* from, bool is_valid) { copy16(to, from, is_valid); }
+inline void copy4_if(float* to, const float* from, bool is_valid) { copy4(to, from, is_valid); }
 inline void commit_copies() {}
 template <int n>
 void wait_for_copies() {}
