@@ -306,7 +306,7 @@ class PrefillConsumer {
     prepare(own.last, taken);
     wait_for_products<0>();
     pin(first_sums<columns / 2>(s));
-    release_keys(taken);
+    rows.release(shared.keys_empty(taken));
     weigh<columns>(own.last, {own.last < own.plain_begin, own.last >= own.plain_end});
     narrow<columns>();
   }
@@ -344,7 +344,7 @@ class PrefillConsumer {
     prepare(j, next);
     wait_for_products<1>();
     pin(s);
-    release_keys(next);
+    rows.release(shared.keys_empty(next));
     weigh(j, hidden);
     wait_for_products<0>();
     pin(o), pin(p);
@@ -364,10 +364,6 @@ class PrefillConsumer {
     }
     stage = n;
   }
-  // When the products with keys are done: for scales, weigh() does it.
-  HEED_DEVICE void release_keys(unsigned n) const {
-    if constexpr (!Shape::scaled) rows.release(shared.keys_empty(n));
-  }
   // What this warp has read beside products.
   HEED_DEVICE void release_own(SharedAddress barrier) const {
     sync_warp();
@@ -382,10 +378,7 @@ class PrefillConsumer {
       if (visit.is_mixed()) mask.hide(s, rows);
     softmax.template weigh<columns>(s, c, rows, j, hidden);
     if constexpr (Shape::dropping) PrefillDropout<Shape>{c, rows}.apply(s, j);
-    if constexpr (Shape::scaled) {
-      PrefillScales<Shape>{rows, shared.scales(stage)}.scale_weights(s);
-      release_own(shared.keys_empty(stage));
-    }
+    if constexpr (Shape::scaled) PrefillScales<Shape>{rows, shared.scales(stage)}.scale_weights(s);
   }
   HEED_DEVICE PrefillBias<Shape> bias(unsigned n) const { return {c, rows, shared.bias(n)}; }
 
@@ -433,7 +426,7 @@ class PrefillConsumer {
     prepare(j, taken);
     wait_for_products<0>();
     pin(s);
-    release_keys(taken);
+    rows.release(shared.keys_empty(taken));
     weigh(j, {true, true});
     narrow();
     softmax.rescale(o);

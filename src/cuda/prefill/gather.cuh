@@ -13,6 +13,7 @@
 
 namespace heed::cuda {
 
+constexpr int scale_margin = 128;  // the last tile of keys may have as many more
 constexpr std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Of a cache's keys and values as rows, and of their scales.
@@ -25,7 +26,7 @@ struct CacheBytes {
     keys = rounded(heads * extents.key_rows * c.dim * 2),
     values = rounded(heads * extents.key_rows * c.value_dim * 2);
     if (!c.layout.is_quantized) return;
-    scale_rows = extents.key_rows + 128;  // the last tile may have as many more
+    scale_rows = extents.key_rows + scale_margin;
     scales = rounded(heads * scale_rows * 4);
   }
   std::int64_t all() const { return keys + values + 2 * scales; }
@@ -139,8 +140,11 @@ __global__ void __launch_bounds__(gather_threads)
     const std::int64_t head = rows.k.stride.batch == 0 ? kv_head : b * c.kv_heads + kv_head;
     const auto* const from = reinterpret_cast<const float*>(
         part + (of_values ? layout.value_scales_at() : layout.key_scales_at()));
-    (of_values ? rows.value_scales : rows.key_scales)[head * rows.scale_rows + at + lane] =
-        from[in_page + lane];
+    float* const scales = (of_values ? rows.value_scales : rows.key_scales) + head * rows.scale_rows;
+    scales[at + lane] = token + lane < s.keys ? from[in_page + lane] : 0.0f;
+    // A tile of keys may end behind all rows.
+    if (at + 16 >= rows.scale_rows - scale_margin)
+      for (int n = 0; n < scale_margin; n += 16) scales[at + 16 + n + lane] = 0;
   }
 }
 

@@ -137,8 +137,8 @@ struct PrefillBias {
   }
 };
 
-// Scales of an int8 cache: a key's is a factor of its scores, a value's of its weights. A weight of 0 stays
-// 0, whatever lies behind the last key.
+// Scales of an int8 cache: a key's is a factor of its scores, a value's of its weights. All are finite, those
+// behind the last key too.
 template <class Shape>
 struct PrefillScales {
   static constexpr int keys = Shape::keys;
@@ -149,8 +149,7 @@ struct PrefillScales {
     each(s, 0, [](float score, float scale) { return score * scale; });
   }
   HEED_DEVICE void scale_weights(float (&s)[keys / 2]) const {
-    each(s, Shape::scale_bytes,
-         [](float weight, float scale) { return weight == 0 ? 0.0f : weight * scale; });
+    each(s, Shape::scale_bytes, [](float weight, float scale) { return weight * scale; });
   }
 
  private:

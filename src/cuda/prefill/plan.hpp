@@ -135,6 +135,9 @@ struct PrefillShape {
   // where it holds tiles of a bias, or scales.
   static constexpr bool is_roomy = dim <= 128 && !biased && !scaled;
   static constexpr int stages = groups == 3 ? 3 : 2, query_stages = is_roomy ? 2 : 1;
+  // A tile's scales are read until its weights are done, long after its keys: they have more stages, so that nothing
+  // but the keys' own barrier guards them.
+  static constexpr int scale_stages = 2 * stages;
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a launch that asks for more would wait for ever.
   static constexpr int producer_registers = groups == 2 ? 40 : 32,
@@ -152,7 +155,7 @@ struct PrefillShape {
   static constexpr int queries_at = 1024, keys_at = queries_at + query_stages * query_bytes,
                        values_at = keys_at + stages * key_bytes, bias_at = values_at + stages * value_bytes,
                        scales_at = bias_at + stages * bias_bytes,
-                       end_at = scales_at + stages * 2 * scale_bytes,
+                       end_at = scales_at + scale_stages * 2 * scale_bytes,
                        out_at = out_has_memory ? end_at : queries_at;
   static constexpr int shared_bytes =
       1024 + end_at + (out_has_memory ? out_bytes : 0);  // 1024: to align by hand
