@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Races the gradients of attention on a GPU: heed against PyTorch's backends, and against its one deterministic way.
 
-Every contestant has a forward pass that is over, and computes the gradients by q, k and v, in turns. TFLOP/s are nominal:
+Every contestant has a forward pass that is over, and computes the gradients by q, k and v, in turns, by replays of a graph. TFLOP/s are nominal:
 10 B H S S D, half of it under a causal mask. Before that come each one's RMS errors against float64 at a length of 512, and
 whether ten runs have the same bits. Then come heed's rates under each option beside the same call without it, by the pairs of a query
 and a key that see each other; f32; and a layer of bf16, forward and backward as one graph, beside PyTorch's operators.
@@ -96,27 +96,47 @@ def errors_of(heads, causal):
     return found
 
 
-def milliseconds_of(run, turns):
-    """Of a call that follows others, as in training: what the CPU does for one hides behind the GPU's work for the one before."""
+def events():
+    return (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
-    def measured(calls):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+class Graph:
+    """Calls one after another, as a GPU is handed them in training: what the CPU does for one hides behind the one before."""
+
+    def __init__(self, run):
+        self.run = run  # has what the graph reads
+        begin, end = events()
+        run()
         begin.record()
-        for _ in range(calls):
-            run()
+        run()
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) / calls
+        self.calls = max(1, min(20, round(12 / begin.elapsed_time(end))))
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream()):
+            for _ in range(self.calls):
+                self.made = run()
+        self.graph.replay()
 
-    calls = max(1, min(20, round(6 / measured(1))))
-    return statistics.median(measured(calls) for _ in range(turns))
+    def milliseconds(self):
+        begin, end = events()
+        begin.record()
+        self.graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / self.calls
+
+
+def in_turns(graphs, rounds):
+    """{name: milliseconds of a call}, the least of the medians of three."""
+    turns = [{name: statistics.median(graph.milliseconds() for _ in range(3)) for name, graph in graphs.items()} for _ in range(rounds)]
+    return {name: min(turn[name] for turn in turns) for name in graphs}
 
 
 def race(heads, batch, tokens, causal, rounds):
-    """{contestant: milliseconds}, the least of the medians of its turns."""
-    runs = dict(contestants(tensors_of(heads, batch, tokens), causal))
-    turns = [{name: milliseconds_of(run, 3) for name, run in runs.items()} for _ in range(rounds)]
-    return {name: min(turn[name] for turn in turns) for name in runs}
+    """{contestant: milliseconds}."""
+    tensors = tensors_of(heads, batch, tokens)
+    return in_turns({name: Graph(run) for name, run in contestants(tensors, causal)}, rounds)
 
 
 def show_errors(name, errors):
@@ -176,9 +196,7 @@ def rates_of_options(rounds):
         def run(out=out, inputs=(*inputs, *extra), out_gradient=out_gradient):
             return torch.autograd.grad(out, inputs, out_gradient, retain_graph=True)
 
-        run()
-        milliseconds = min(milliseconds_of(run, 3) for _ in range(rounds))
-        rates[name] = 10 * 32 * pairs * 128 / milliseconds / 1e9
+        rates[name] = 10 * 32 * pairs * 128 / in_turns({name: Graph(run)}, rounds)[name] / 1e9
         share = f"{rates[name] / rates[beside]:>7.0%} of {beside}" if beside else ""
         print(f"{name:34}{rates[name]:>6.0f} TFLOP/s {share}", flush=True)
     return rates
@@ -193,9 +211,8 @@ def in_f32(rounds):
         with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION]):
             attend = heed.torch.scaled_dot_product_attention if name == "heed" else F.scaled_dot_product_attention
             out = attend(*leaves)
-        runs[name] = lambda out=out, leaves=leaves: torch.autograd.grad(out, leaves, out_gradient, retain_graph=True)
-        runs[name]()
-    times = {name: min(milliseconds_of(run, 3) for _ in range(rounds)) for name, run in runs.items()}
+        runs[name] = Graph(lambda out=out, leaves=leaves: torch.autograd.grad(out, leaves, out_gradient, retain_graph=True))
+    times = in_turns(runs, rounds)
     print(f"f32, 32 heads, 4096 x 64: {', '.join(f'{name} {ms:.2f} ms' for name, ms in times.items())}", flush=True)
     return times
 
@@ -217,23 +234,17 @@ def layers_there_and_back(rounds):
     torch.manual_seed(1)
     ours = heed.torch.AttentionLayer(768, 12, 6).to("cuda", torch.bfloat16)
     x = torch.randn(2, 1024, 768, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    runs, found = {}, {}
-    for name, run in (("heed", lambda: ours(x, causal=True)), ("torch", TorchLayer(ours).__call__)):
+    runs = {}
+    for name, run in (("heed", lambda: ours(x, causal=True)), ("torch", lambda: TorchLayer(ours)(x))):
 
-        def step(run=run, name=name):
-            out = run() if name == "heed" else run(x)
+        def step(run=run):
+            out = run()
             return [out, *torch.autograd.grad(out, (x, *ours.parameters()), out.detach())]
 
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            step()
-        side.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            found[name] = step()
-        runs[name] = graph.replay
-    times = {name: min(milliseconds_of(run, 3) for _ in range(rounds)) for name, run in runs.items()}
-    apart = max(float((a.double() - b.double()).norm().detach() / b.double().norm().detach()) for a, b in zip(found["heed"], found["torch"], strict=True))
+        runs[name] = Graph(step)
+    times = in_turns(runs, rounds)
+    pairs = zip(runs["heed"].made, runs["torch"].made, strict=True)
+    apart = max(float((a.double() - b.double()).norm().detach() / b.double().norm().detach()) for a, b in pairs)
     if not apart < 0.02:
         sys.exit(f"gradients_cuda: the layers are {apart} apart")
     print(f"a layer there and back: {', '.join(f'{name} {ms:.3f} ms' for name, ms in times.items())}", flush=True)
@@ -255,15 +266,7 @@ def cases_of(heads, causal, options):
         torch.cuda.empty_cache()
 
 
-def main(arguments):
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="turns that each contestant has; default: %(default)s")
-    parser.add_argument("--tokens", type=int, help="of the races; default: all lengths")
-    parser.add_argument("--json", metavar="FILE", help="also write everything there")
-    options = parser.parse_args(arguments)
-    print(" " * 42 + "".join(f"{name:>22}" for name in CONTESTANTS))
+def measure(options):
     found = [case for heads in HEADS for causal in (False, True) for case in cases_of(heads, causal, options)]
     more = {
         "options": rates_of_options(options.rounds),
@@ -274,6 +277,20 @@ def main(arguments):
         versions = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"device": torch.cuda.get_device_name(), **versions, "cases": found, **more}, file, indent=1)
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="turns that each contestant has; default: %(default)s")
+    parser.add_argument("--tokens", type=int, help="of the races; default: all lengths")
+    parser.add_argument("--json", metavar="FILE", help="also write everything there")
+    options = parser.parse_args(arguments)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # what flash attention asks for would be filled, at its expense
+    print(" " * 42 + "".join(f"{name:>22}" for name in CONTESTANTS))
+    with torch.cuda.stream(torch.cuda.Stream()):  # autograd goes on where the forward pass ran, and only that can be captured
+        measure(options)
 
 
 if __name__ == "__main__":

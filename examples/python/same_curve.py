@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same loss curve to the last bit: a small model of Hugging Face's, trained twice, and once more on two processes.
 
-    python same_curve.py                        # on the GPU, where there is one and heed is built with CUDA
-    python same_curve.py --attention cudnn      # PyTorch's own attention, to compare
+    python same_curve.py                                     # on the GPU, where there is one and heed is built with CUDA
+    python same_curve.py --attention cudnn                   # PyTorch's own attention, to compare
+    python same_curve.py --model bert --length 1024          # every token sees every other
     python same_curve.py --steps 200 --json curves.json
 
 Every step has four micro-batches. Their gradients are added in the order of their numbers, whoever computed them, so that one, two
@@ -23,7 +24,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
 import heed
 import heed.transformers
@@ -36,28 +37,34 @@ BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTEN
 
 def make_model(said):
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=256, hidden_size=said.width, intermediate_size=2 * said.width, num_hidden_layers=2,
-        num_attention_heads=said.width // 64, num_key_value_heads=max(1, said.width // 128), head_dim=64,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).to(said.device, torch.bfloat16 if said.device == "cuda" else torch.float32)
+    sizes = {"vocab_size": 256, "hidden_size": said.width, "intermediate_size": 2 * said.width, "num_hidden_layers": 2,
+             "num_attention_heads": said.width // 64, "max_position_embeddings": said.length}  # fmt: skip
+    if said.model == "llama":
+        model = LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=max(1, said.width // 128), head_dim=64))
+    else:
+        model = BertForMaskedLM(BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     model.set_attn_implementation("heed" if said.attention == "heed" else "sdpa")
-    return model
+    return model.to(said.device, torch.bfloat16 if said.device == "cuda" else torch.float32)
 
 
 def micro_batch(said, step, number):
-    """What a micro-batch holds depends on its number alone: pieces of the text that begin anywhere."""
+    """(tokens, labels). They depend on its number alone: pieces of the text that begin anywhere, of which BERT guesses every eighth byte."""
     random = torch.Generator().manual_seed(MICRO_BATCHES * step + number)
     begins = torch.randint(len(TEXT) - said.length, (2,), generator=random).tolist()
-    return torch.stack([TEXT[begin : begin + said.length] for begin in begins]).to(said.device)
+    labels = torch.stack([TEXT[begin : begin + said.length] for begin in begins])
+    tokens = labels
+    if said.model == "bert":
+        is_hidden = torch.rand(labels.shape, generator=random) < 1 / 8
+        tokens, labels = labels.masked_fill(is_hidden, 0), labels.masked_fill(~is_hidden, -100)
+    return tokens.to(said.device), labels.to(said.device)
 
 
-def gradient_of(model, tokens):
+def gradient_of(model, tokens, labels):
     """The loss and all gradients as one vector, alone: nothing is added to what another micro-batch has left."""
     model.zero_grad()
-    loss = model(tokens, labels=tokens).loss
+    loss = model(tokens, labels=labels).loss
     loss.backward()
-    return loss.detach().double().cpu(), torch.cat([p.grad.flatten() for p in model.parameters()])
+    return loss.detach().double().cpu(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 def gathered(mine):
@@ -71,6 +78,7 @@ def gathered(mine):
 
 def train(said):
     """The losses of all steps."""
+    torch.set_num_threads(1)  # on the CPU, PyTorch's sums over tokens depend on their number
     torch.use_deterministic_algorithms(True, warn_only=True)  # an error instead of a warning would refuse cuDNN's attention
     model = make_model(said)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -78,14 +86,14 @@ def train(said):
     share = MICRO_BATCHES // processes
     losses = []
     for step in range(said.steps):
-        mine = [gradient_of(model, micro_batch(said, step, n)) for n in range(rank * share, (rank + 1) * share)]
+        mine = [gradient_of(model, *micro_batch(said, step, n)) for n in range(rank * share, (rank + 1) * share)]
         loss = gathered(torch.stack([loss for loss, _ in mine]))
         gradients = gathered(torch.stack([gradient for _, gradient in mine]))
         mean = gradients[0]
         for gradient in gradients[1:]:  # in order: a sum of floating-point numbers depends on it
             mean = mean + gradient
         mean = mean / MICRO_BATCHES
-        parameters = list(model.parameters())
+        parameters = [p for p in model.parameters() if p.grad is not None]
         for p, gradient in zip(parameters, mean.split([p.numel() for p in parameters]), strict=True):
             p.grad = gradient.view_as(p)
         optimiser.step()
@@ -100,7 +108,6 @@ def with_backend(said):
 
 
 def one_of(rank, processes, store, said, results):
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=processes)
     losses = with_backend(said)
     if rank == 0:
@@ -130,13 +137,14 @@ def trains_on_cuda():
 
 def options_of(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=["llama", "bert"], default="llama", help="causal, or with every token in sight")
     parser.add_argument("--attention", choices=["heed", *BACKENDS], default="heed")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if trains_on_cuda() else "cpu")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--length", type=int, default=256, help="tokens of a sequence")
     parser.add_argument("--width", type=int, default=256, help="of the model, a multiple of 128")
-    parser.add_argument("--processes", type=int, choices=[2, 4], default=2)
-    parser.add_argument("--json", help="write the three curves there")
+    parser.add_argument("--processes", type=int, choices=[1, 2, 4], default=2, help="of the third run; 1: there is none")
+    parser.add_argument("--json", help="write the curves there")
     said = parser.parse_args(words)
     if said.steps < 1:
         parser.error(f"--steps: {said.steps} is less than 1")
@@ -155,13 +163,16 @@ def options_of(words):
 
 def main(words=None):
     said = options_of(words)
-    curves = [with_backend(said), with_backend(said), on_processes(said.processes, said)]
+    curves = [with_backend(said), with_backend(said)]
+    if said.processes > 1:
+        curves.append(on_processes(said.processes, said))
     if said.json:
         pathlib.Path(said.json).write_text(json.dumps({**vars(said), "curves": curves}))
     print(f"{said.attention} on {said.device}: loss {curves[0][0]:.3f} to {curves[0][-1]:.3f} in {said.steps} steps")
     print(compared("twice", curves[0], curves[1]))
-    print(compared(f"on {said.processes} processes", curves[0], curves[2]))
-    return 0 if curves[0] == curves[1] == curves[2] else 1
+    for curve in curves[2:]:
+        print(compared(f"on {said.processes} processes", curves[0], curve))
+    return 0 if all(curve == curves[0] for curve in curves) else 1
 
 
 if __name__ == "__main__":

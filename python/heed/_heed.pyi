@@ -165,6 +165,13 @@ def unwatched_scaled_dot_product_attention(query: object | None, key: object | N
     refused.
     """
 
+def is_plain_drop_in(query: object | None, key: object | None, value: object | None, attn_mask: object | None, dropout_p: object | None, is_causal: object | None, scale: object | None, enable_gqa: object | None) -> bool:
+    """
+    Whether scaled_dot_product_attention of these has four axes each, no mask and no dropout, and nobody listens but autograd and autocast.
+
+    Nothing is to be refused then, and nothing broadcasts.
+    """
+
 def padding_mask(tokens: Any, pad_id: int = 0) -> Any:
     """
     A mask to pass as hide: True where a token is padding.

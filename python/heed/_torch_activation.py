@@ -24,7 +24,7 @@ from torch.nn.attention.bias import CausalBias
 from torch.overrides import has_torch_function_variadic
 
 import heed
-from heed import _heed, _torch_drop_in, _torch_operators, _torch_tensors
+from heed import _torch_drop_in, _torch_operators, _torch_tensors
 
 __all__ = ["activate", "activated", "deactivate"]
 
@@ -120,7 +120,7 @@ def _by_heed_or_pytorch(
     said = (query, key, value, attn_mask, dropout_p, is_causal, *rest)
     try:
         if not torch.compiler.is_dynamo_compiling():
-            out = _heed.unwatched_scaled_dot_product_attention(*said)
+            out = _torch_drop_in.past_the_dispatcher(*said)
             if out is not NotImplemented:
                 return out
         reason = _reason_for_pytorch({"query": query, "key": key, "value": value, "attn_mask": attn_mask})

@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 import heed
 from heed import _heed, _torch_operators, _torch_refusals, _torch_tensors
 
-__all__ = ["DTYPES", "as_tensor", "observed", "scaled_dot_product_attention"]
+__all__ = ["DTYPES", "as_tensor", "observed", "past_the_dispatcher", "scaled_dot_product_attention"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -53,12 +53,21 @@ def scaled_dot_product_attention(
         )
     else:
         if not torch.compiler.is_dynamo_compiling():
-            out = _heed.unwatched_scaled_dot_product_attention(
-                query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-            )
+            out = past_the_dispatcher(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
             if out is not NotImplemented:
                 return out
         return observed(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def past_the_dispatcher(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
+    """The drop-in where nobody listens, or autograd alone; NotImplemented where PyTorch's dispatcher is to be told."""
+    out = _heed.unwatched_scaled_dot_product_attention(query, key, value, *rest)
+    if out is not NotImplemented or not _heed.is_plain_drop_in(query, key, value, *rest):
+        return out
+    if _torch_tensors.is_autocast(query) and torch.get_autocast_dtype(query.device.type) != query.dtype:
+        return NotImplemented
+    _, _, is_causal, scale, _ = rest
+    return _torch_operators.attend_plainly(query, key, value, "starts" if is_causal else None, scale)
 
 
 def observed(

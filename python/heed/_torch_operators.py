@@ -22,7 +22,7 @@ from torch._C import _functorch
 import heed
 from heed import _torch_formula, _torch_tensors
 
-__all__ = ["Options", "attend", "checked_seed", "drawn_seed", "options_of", "table", "text_of", "unit_pairs"]
+__all__ = ["Options", "attend", "attend_plainly", "checked_seed", "drawn_seed", "options_of", "table", "text_of", "unit_pairs"]
 
 _NO_LIMIT = 2**63 - 1  # of a window
 _WORDS_OF_ALIGNMENT = ("starts", "ends")
@@ -63,7 +63,7 @@ class Options(NamedTuple):
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        return {name: value for name, value in zip(_TENSORS, self, strict=False) if isinstance(value, Tensor)}
+        return {name: value for name, value in zip(_TENSORS, self, strict=False) if value is not None}
 
     def keywords(self) -> dict[str, Any]:
         """heed.attention's own."""
@@ -212,6 +212,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, T
     return torch.ops.heed.attention(q, k, v, *options)
 
 
+def attend_plainly(q: Tensor, k: Tensor, v: Tensor, causal: str | None, scale: float | None) -> Tensor:
+    """What `attend` makes of tensors that nobody watches but autograd. A small call is mostly the road to it."""
+    options = _plain_options(causal, scale)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return HeedAttention.apply(q, k, v, None, None, options, None)[0]
+    return heed.attention(q, k, v, out=_empty_out(q, v), **options.keywords())
+
+
+@functools.lru_cache(maxsize=64)
+def _plain_options(causal: str | None, scale: float | None) -> Options:
+    return Options(causal=causal, scale=scale)
+
+
 def table(q: Tensor, k: Tensor, v: Tensor, options: Options, stage: str) -> Tensor:
     """(batch, heads, queries, keys): the weights, or the scores at a stage, as return_weights= and return_scores= have them."""
     arrays = (q, k, v, *options.tensors.values())
@@ -319,19 +332,32 @@ def _empty_gradient(name: str, tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor) if name in "qkv" else tensor.new_empty(tensor.shape)
 
 
+class Saved(NamedTuple):
+    """What a forward pass leaves for its gradients."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    lse: Tensor
+
+
+def _gradients(by: tuple[Tensor | None, Tensor | None], saved: Saved, options: Options, wanted: Sequence[bool]) -> Sequence[Tensor]:
+    """By those of q, k, v, the bias and the sink that are wanted; `by` are those by out and by its log-sum-exp."""
+    keywords = options.keywords()
+    keywords.pop("kernel", None)  # one of the forward pass
+    names = tuple(name for name, is_wanted in zip(_BY, wanted, strict=True) if is_wanted)
+    into = [_empty_gradient(name, tensor) for name, tensor in zip("qkv", saved, strict=False) if name in names]
+    by_out = torch.zeros_like(saved.out) if by[0] is None else by[0]
+    return heed.attention_backward(by_out, *saved, lse_gradient=by[1], by=names, into=into, **keywords)
+
+
 @torch.library.impl(_LIBRARY, "attention_backward", "CompositeExplicitAutograd")
 def _run_backward(
     out_gradient: Tensor | None, lse_gradient: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *said: Any
 ) -> list[Tensor]:
-    options, wanted = Options(*said[:-1]), said[-1]
-    keywords = options.keywords()
-    keywords.pop("kernel", None)  # one of the forward pass
-    names = tuple(name for name, is_wanted in zip(_BY, wanted, strict=True) if is_wanted)
-    into = [_empty_gradient(name, tensor) for name, tensor in zip("qkv", (q, k, v), strict=True) if name in names]
-    by_out = torch.zeros_like(out) if out_gradient is None else out_gradient
-    return list(
-        heed.attention_backward(by_out, q, k, v, out, lse, lse_gradient=lse_gradient, by=names, into=into, **keywords)
-    )
+    *options, wanted = said
+    return list(_gradients((out_gradient, lse_gradient), Saved(q, k, v, out, lse), Options(*options), wanted))
 
 
 @torch.library.register_fake("heed::attention_backward", lib=_LIBRARY)
@@ -343,29 +369,27 @@ def _shapes_of_backward(
 
 
 def _save(ctx: Any, tensors: Sequence[Tensor], options: Options) -> None:
-    ctx.named = list(options.tensors)
-    ctx.save_for_backward(*tensors, *options.tensors.values())
-    ctx.rest = options._replace(**dict.fromkeys(ctx.named))
+    named = options.tensors
+    ctx.save_for_backward(*tensors, *named.values())
+    ctx.named = tuple(named)
+    ctx.rest = options._replace(**dict.fromkeys(named)) if named else options
 
 
 def _saved_options(ctx: Any, tensors: Sequence[Tensor]) -> Options:
-    return ctx.rest._replace(**dict(zip(ctx.named, tensors, strict=True)))
+    return ctx.rest._replace(**dict(zip(ctx.named, tensors, strict=True))) if ctx.named else ctx.rest
 
 
-def _differentiate_attention(ctx: Any, out_gradient: Tensor | None, lse_gradient: Tensor | None) -> tuple:
+def _differentiate_attention(ctx: Any, *by: Tensor | None) -> list[Tensor | None]:
     q, k, v, out, lse, *tensors = ctx.saved_tensors
-    options = _saved_options(ctx, tensors)
-    wanted = list(ctx.needs_input_grad[:5])
-    if _are_many_at_once((out_gradient, lse_gradient)):
-        named = _many_gradients((out_gradient, lse_gradient), q, k, v, options)
-        gradients = [named.get(name) if is_wanted else None for name, is_wanted in zip(_BY, wanted, strict=True)]
+    saved, options, wanted = Saved(q, k, v, out, lse), _saved_options(ctx, tensors), ctx.needs_input_grad[:5]
+    if _are_many_at_once(by):
+        named = _many_gradients(by, q, k, v, options)
+        return [named.get(name) if is_wanted else None for name, is_wanted in zip(_BY, wanted, strict=True)]
+    if _torch_tensors.is_unwatched((*by, *saved, *tensors)):
+        found = iter(_gradients(by, saved, options, wanted))
     else:
-        by = [gradient for gradient in (out_gradient, lse_gradient) if gradient is not None]
-        is_plain = _torch_tensors.is_unwatched((*by, q, k, v, out, lse, *tensors))
-        run = _run_backward if is_plain else torch.ops.heed.attention_backward
-        found = iter(run(out_gradient, lse_gradient, q, k, v, out, lse, *options, wanted))
-        gradients = [next(found) if is_wanted else None for is_wanted in wanted]
-    return tuple(gradients)
+        found = iter(torch.ops.heed.attention_backward(*by, *saved, *options, list(wanted)))
+    return [next(found) if is_wanted else None for is_wanted in wanted]
 
 
 def _are_many_at_once(gradients: Sequence[Tensor | None]) -> bool:
@@ -434,7 +458,8 @@ class HeedAttention(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sink: Tensor | None, options: Options, keys: Any
     ) -> tuple[Tensor, Tensor]:
-        options = options._replace(bias=bias, sink=sink)
+        if bias is not None or sink is not None:
+            options = options._replace(bias=bias, sink=sink)
         output = _attention(q, k, v, options) if keys is None else _below_autograd("attention", keys, (q, k, v, *options))
         _save(ctx, (q, k, v, *output), options)
         ctx.set_materialize_grads(False)

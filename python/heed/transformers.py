@@ -17,6 +17,7 @@ CUDA models run and train on the device they lie on, caches included.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -102,9 +103,9 @@ class SeenKeys(torch.Tensor):
         """How many keys are seen by some query."""
         return int(self.end)
 
-    @property
+    @functools.cached_property
     def lengths(self) -> list[int] | None:
-        """Tokens per batch entry, where all padding is at the end."""
+        """Tokens per batch entry, where all padding is at the end. Every layer asks, and a GPU has to wait for an answer."""
         return None if self.padding is None else _lengths(self.padding[:, : self.filled])
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
@@ -304,9 +305,11 @@ def attend(
         options["sink"] = s_aux
     if dropout > 0.0:
         options.update(dropout=dropout, seed=_torch_operators.drawn_seed())
-    is_cached = isinstance(key, CachedStates) or isinstance(value, CachedStates)
-    if is_cached:
-        out, weights = _over_cache(query, key, value, options, output_attentions=bool(output_attentions))
+    if isinstance(key, CachedStates) or isinstance(value, CachedStates):
+        _check_cached(query, key, options)
+        out, weights = _computed(query, _in_cache(query, key, value, options), options, output_attentions=bool(output_attentions))
+    elif _torch_tensors.is_unwatched((query, key, value, *options.values())):
+        out, weights = _computed(query, (query, key, value), options, output_attentions=bool(output_attentions))
     else:
         found = _torch_operators.options_of(options)
         out, _ = _torch_operators.attend(query, key, value, found)
@@ -315,10 +318,8 @@ def attend(
     return out, None if weights is None else torch.nn.functional.pad(weights, (0, keys - key.shape[2]))
 
 
-def _over_cache(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any], *, output_attentions: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Over keys or values that are in a HeedCache: read there, if it holds just these."""
+def _check_cached(query: torch.Tensor, key: torch.Tensor, options: dict[str, Any]) -> None:
+    """Keys or values in a HeedCache are read there, which neither autograd nor a compiler knows."""
     given = (query, options.get("bias"), options.get("sink"))
     if _torch_tensors.records_gradients(given):
         name = "key" if isinstance(key, CachedStates) else "value"
@@ -327,11 +328,17 @@ def _over_cache(
         )
     if not _torch_tensors.is_unwatched(given):
         raise RuntimeError("past_key_values: a HeedCache is neither compiled nor traced; use one of transformers' caches there")
+
+
+def _computed(
+    query: torch.Tensor, arrays: tuple, options: dict[str, Any], *, output_attentions: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Out (batch, queries, heads, dim), where the model goes on with it, and the weights."""
     if "seed" in options:
         options["seed"] = int(options["seed"])
-    arrays = _in_cache(query, key, value, options)
     batch, heads, queries, _ = query.shape
-    out = query.new_empty(batch, queries, heads, value.shape[3])  # how the model goes on: written there directly
+    value_dim = options["cache"].value_dim if "cache" in options else arrays[2].shape[3]
+    out = query.new_empty(batch, queries, heads, value_dim)
     asked = {"return_weights": True} if output_attentions else {}
     found = heed.attention(*arrays, out=out.transpose(1, 2), **asked, **options)
     return out, found[1] if output_attentions else None

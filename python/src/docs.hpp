@@ -143,6 +143,11 @@ constexpr const char* unwatched_sdpa_doc =
 So it is as well where something is dropped, where the result would lie otherwise than PyTorch's, and where something is to be
 refused.
 )";
+constexpr const char* is_plain_drop_in_doc =
+    R"(Whether scaled_dot_product_attention of these has four axes each, no mask and no dropout, and nobody listens but autograd and autocast.
+
+Nothing is to be refused then, and nothing broadcasts.
+)";
 constexpr const char* is_unwatched_doc =
     R"(Whether these are plain tensors of PyTorch's and nobody listens: no autograd, tracer, mode, transform, profiler or subclass.
 

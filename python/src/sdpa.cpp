@@ -377,6 +377,43 @@ nb::object unwatched_scaled_dot_product_attention(nb::handle query, nb::handle k
   return answer(*question);
 }
 
+// In the type alone, as PyTorch's own function takes them without a word.
+bool has_plain_words(const Arguments& given) {
+  const bool has_scale = !given.scale.is_none();
+  return given.attn_mask.is_none() && PyBool_Check(given.is_causal.ptr()) &&
+         PyBool_Check(given.enable_gqa.ptr()) && PyFloat_Check(given.dropout_p.ptr()) &&
+         is_zero(given.dropout_p) && (!has_scale || PyFloat_CheckExact(given.scale.ptr()));
+}
+
+bool have_plain_shapes(const Tensor& q, const Tensor& k, const Tensor& v, bool enable_gqa) {
+  for (const Tensor* tensor : {&q, &k, &v})
+    if (tensor->rank != 4 || tensor->is_empty() || tensor->element != q.element ||
+        tensor->device != q.device || tensor->ordinal != q.ordinal)
+      return false;
+  const bool shares = enable_gqa ? q.shape[1] % k.shape[1] == 0 : q.shape[1] == k.shape[1];
+  return shares && q.shape[0] == k.shape[0] && k.shape[0] == v.shape[0] && k.shape[1] == v.shape[1] &&
+         k.shape[2] == v.shape[2] && q.shape[3] == k.shape[3];
+}
+
+// For heed.torch: whether nobody listens but autograd and autocast, and nothing is to be refused, broadcast
+// or drawn.
+bool is_plain_drop_in(nb::handle query, nb::handle key, nb::handle value, nb::handle attn_mask,
+                      nb::handle dropout_p, nb::handle is_causal, nb::handle scale, nb::handle enable_gqa) {
+  if (!has_plain_words({query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa})) return false;
+  if (is_pytorch_observed()) return false;
+  for (const nb::handle tensor : {query, key, value})
+    if (!is_tensor(tensor) || !has_readable_memory(tensor)) return false;
+  try {
+    const auto read = [](nb::handle tensor) { return read_tensor("", tensor, Use::copy, Where::any); };
+    const Tensor q = read(query), k = read(key), v = read(value);
+    const bool is_known =
+        q.element == Element::f32 || q.element == Element::bf16 || q.element == Element::f16;
+    return is_known && have_plain_shapes(q, k, v, enable_gqa.is(Py_True));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 void define_scaled_dot_product_attention(nb::module_& m) {
@@ -388,6 +425,10 @@ void define_scaled_dot_product_attention(nb::module_& m) {
         nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("attn_mask").none(),
         nb::arg("dropout_p").none(), nb::arg("is_causal").none(), nb::arg("scale").none(),
         nb::arg("enable_gqa").none(), unwatched_sdpa_doc);
+  m.def("is_plain_drop_in", &is_plain_drop_in, nb::arg("query").none(), nb::arg("key").none(),
+        nb::arg("value").none(), nb::arg("attn_mask").none(), nb::arg("dropout_p").none(),
+        nb::arg("is_causal").none(), nb::arg("scale").none(), nb::arg("enable_gqa").none(),
+        is_plain_drop_in_doc);
 }
 
 }  // namespace heed::python

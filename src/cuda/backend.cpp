@@ -238,7 +238,7 @@ struct RoleGradients {
   GradientCall call;  // its lists are the host's
 
   RoleGradients(BackwardRole role, const LoweredGradients& of) : forward(of.forward), call(of.call) {
-    if (role != BackwardRole::hopper) return;
+    if (role == BackwardRole::exact) return;
     PackedDocuments documents(of);
     if (!documents.sequences.empty()) call = documents.of(call);
     forward.pack(std::move(documents));
@@ -284,7 +284,9 @@ class BackwardMemory {
 };
 
 std::int64_t own_bytes(BackwardRole role, const GradientCall& g) {
-  return role == BackwardRole::hopper ? hopper_backward_bytes(g) : 0;
+  return role == BackwardRole::hopper    ? hopper_backward_bytes(g)
+         : role == BackwardRole::general ? general_backward_bytes(g)
+                                         : 0;
 }
 
 }  // namespace
@@ -374,11 +376,12 @@ void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& wo
   g.forward = brought.call;
   g.rows = memory.take(behind.rest(), stream);
   behind.free = behind.rest() + memory.bytes();
+  const MaskTiles mask = mask_tiles(of.call.forward);
   if (role == BackwardRole::hopper) {
-    launch_hopper_backward(g, hopper_backward_mask(of.call), behind, stream);
+    launch_hopper_backward(g, mask, behind, stream);
   } else {
     launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
-    role == BackwardRole::general ? launch_general_backward(g, behind, stream)
+    role == BackwardRole::general ? launch_general_backward(g, mask, behind, stream)
                                   : launch_exact_backward(g, behind, stream);
   }
   launch_sink_gradient(g, stream);

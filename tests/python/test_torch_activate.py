@@ -144,8 +144,8 @@ def test_an_encoder_layer_in_inference_goes_through_heed(monkeypatch):
     layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
     x = draw(2, 5, 16)
     calls = []
-    attend = _torch_operators.attend
-    monkeypatch.setattr(_torch_operators, "attend", lambda *a: calls.append(a) or attend(*a))
+    attend = _torch_operators.attend_plainly
+    monkeypatch.setattr(_torch_operators, "attend_plainly", lambda *a: calls.append(a) or attend(*a))
     with torch.no_grad():
         expected = layer(x)
         with heed.torch.activated():

@@ -187,3 +187,44 @@ def test_sentences_of_the_drop_in_name_its_arguments(given, name):
     if "attn_mask" in given: arrays["attn_mask"] = torch.randn(4, 4).half()
     with pytest.raises(Exception, match=f"^{name}"):
         sdpa(**arrays)
+
+
+def plain_drop_in(shape=(2, 4, 5, 8), dtype=torch.float32, **changed):
+    q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
+    given = {"query": q, "key": k, "value": v, "attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
+    return given | changed
+
+
+@pytest.mark.parametrize("changed", [
+    {}, {"is_causal": True}, {"scale": 0.3}, {"key": torch.randn(2, 2, 5, 8), "value": torch.randn(2, 2, 5, 8), "enable_gqa": True},
+    {"query": torch.randn(2, 5, 4, 8, requires_grad=True).transpose(1, 2)}, {"value": torch.randn(2, 4, 5, 3, requires_grad=True)}])
+def test_a_plain_call_that_autograd_records_goes_past_the_dispatcher_with_the_bits_of_the_long_way(changed):
+    given = plain_drop_in(**changed)
+    assert heed._heed.is_plain_drop_in(**given)
+    leaves = [given[name] for name in ("query", "key", "value") if given[name].requires_grad]
+    found = {}
+    for name, run in (("short", sdpa), ("long", heed._torch_drop_in.observed)):
+        out = run(**given)
+        found[name] = [out, *torch.autograd.grad(out, leaves, torch.ones_like(out))]
+    for short, long in zip(found["short"], found["long"], strict=True):
+        assert torch.equal(short, long) and short.stride() == long.stride()
+
+
+@pytest.mark.parametrize("changed", [
+    {"attn_mask": torch.ones(5, 5, dtype=torch.bool)}, {"dropout_p": 0.1}, {"is_causal": None}, {"scale": torch.tensor(0.3)},
+    {"scale": 1}, {"query": torch.randn(4, 5, 8)}, {"query": torch.randn(2, 4, 5, 9)}, {"key": torch.randn(2, 4, 6, 8)},
+    {"key": torch.randn(2, 2, 5, 8), "value": torch.randn(2, 2, 5, 8)}, {"key": torch.randn(1, 4, 5, 8)},
+    {"query": torch.randn(2, 4, 5, 8, dtype=torch.float64)}, {"query": torch.randn(2, 4, 5, 8, device="meta")}, {"query": None},
+    {"query": torch.randn(2, 4, 0, 8)}, {"value": torch.randn(2, 1, 5, 8)}, {"query": torch.randn(2, 4, 5, 8).to_sparse()},
+    {"key": torch.randn(2, 3, 5, 8), "value": torch.randn(2, 3, 5, 8), "enable_gqa": True}])
+def test_a_call_with_anything_to_refuse_broadcast_or_draw_takes_the_long_way(changed):
+    assert not heed._heed.is_plain_drop_in(**plain_drop_in(**changed))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_autocast_has_its_type_on_the_short_way_too(dtype):
+    given = plain_drop_in(dtype=dtype)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = sdpa(**given)
+        assert out.dtype == torch.bfloat16 and out.requires_grad
+        assert torch.equal(out, heed._torch_drop_in.observed(**given))

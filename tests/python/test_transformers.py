@@ -316,6 +316,18 @@ def test_without_padding_there_is_no_mask(lengths, padding):
     assert torch.equal(is_wanted & True, masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False))
 
 
+def test_padding_is_looked_at_once_for_all_layers(monkeypatch):
+    looks = []
+    look = heed.transformers._lengths
+    monkeypatch.setattr(heed.transformers, "_lengths", lambda padding: looks.append(padding) or look(padding))
+    padding = torch.tensor([[True, True, False], [True, True, True]])
+    mask = heed.transformers.make_mask(2, 3, 3, attention_mask=padding)
+    q = torch.randn(2, 4, 3, 8)
+    for _ in range(3):
+        heed.transformers.attend(torch.nn.Module(), q, q, q, mask)
+    assert len(looks) == 1
+
+
 def test_everybody_else_sees_an_ordinary_mask():
     padding = torch.tensor([[False, True, True, True, True, False, False], [True, True, True, True, True, False, False]])
     pattern = heed.transformers.Pattern(causal=True, window=(2, 0))

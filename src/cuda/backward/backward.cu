@@ -6,6 +6,7 @@
 
 #include "cuda/backward/backward.hpp"
 #include "cuda/backward/complete.cuh"
+#include "cuda/backward/mask.cuh"
 #include "cuda/backward/rows.cuh"
 #include "cuda/runtime/kernels.hpp"
 #include "cuda/tile/block.cuh"
@@ -46,6 +47,11 @@ __global__ void __launch_bounds__(gradient_threads)
   Completion(g, memory).run(blocks);
 }
 
+__global__ void __launch_bounds__(MaskTiles::keys)
+    pack_mask_tiles(const __grid_constant__ Call c, const __grid_constant__ MaskTiles mask) {
+  pack_mask_tile(c, mask);
+}
+
 unsigned blocks_for(std::int64_t count, std::int64_t each) {
   return static_cast<unsigned>((count + each - 1) / each);
 }
@@ -59,6 +65,14 @@ void launch_prepare(const GradientCall& g, Sums sums, Stream stream) {
   else
     prepare<<<blocks_for(g.all_rows(), gradient_threads / 32), gradient_threads, 0, stream>>>(g);
   check(cudaGetLastError(), "backward: rows");
+}
+
+MaskTiles packed(const Call& c, MaskTiles mask, std::byte* memory, Stream stream) {
+  if (mask.is_empty()) return mask;
+  mask.words = reinterpret_cast<const KeyBits*>(memory);
+  pack_mask_tiles<<<static_cast<unsigned>(mask.tiles()), MaskTiles::keys, 0, stream>>>(c, mask);
+  check(cudaGetLastError(), "backward: masks");
+  return mask;
 }
 
 void launch_sink_gradient(const GradientCall& g, Stream stream) {

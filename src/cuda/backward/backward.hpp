@@ -5,7 +5,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/backward/hopper/mask.hpp"
+#include "cuda/backward/mask.hpp"
 #include "cuda/call.hpp"
 #include "cuda/runtime/launch.hpp"
 
@@ -19,12 +19,12 @@ void launch_completion(const GradientCall&, Stream);
 
 // A kernel, between them, writes g.q, g.k, g.v and g.bias where they are given, all elements but those of
 // padded queries, or marks what it leaves unfinished. Each has, as the forward kernels: why it does not take
-// a call (null: it does), how many bytes it needs behind the counters, and its launch.
+// a call (null: it does), how many bytes it needs behind the counters, and its launch. Masks are those of a
+// call whose lists are the host's (mask_tiles), and have no words yet.
 
 // bf16 and f16 on Hopper's matrix units. It prepares rows by itself.
 const char* hopper_backward_refuses(const GradientCall&);
 std::int64_t hopper_backward_bytes(const GradientCall&);
-MaskTiles hopper_backward_mask(const GradientCall&);  // of one whose lists are the host's
 void launch_hopper_backward(const GradientCall&, const MaskTiles&, const Workspace&, Stream);
 
 // Everything in f32, with the CPU's bits.
@@ -36,6 +36,7 @@ void launch_exact_bias_gradient(const GradientCall&, Stream);
 // bf16 and f16, heads of up to 256 dimensions, every option, on the matrix units of every architecture
 // since 8.0.
 const char* general_backward_refuses(const GradientCall&);
-void launch_general_backward(const GradientCall&, const Workspace&, Stream);
+std::int64_t general_backward_bytes(const GradientCall&);
+void launch_general_backward(const GradientCall&, const MaskTiles&, const Workspace&, Stream);
 
 }  // namespace heed::cuda

@@ -1,77 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass in bf16 and f16 for every mask and option, on the matrix units of every GPU since Ampere.
+// backward/order.hpp says what a block owns, and in which order it adds.
 //
-// Two kernels of one text: a block of threads owns a tile of rows and walks the keys that they see, or owns a
-// tile of keys and walks the rows that see them, in order, while copies of the next tile are in flight. Owned
-// items lie on the rows of the matrix instructions, walked ones on their columns:
+//   P, dS of a step (pair_gradients.cuh)     dV += P^T dO     dK += dS^T Q     dQ = dS K
 //
-//   S = X0 Y0^T     dP = X1 Y1^T     P = 2^(S - log-sum-exp)     dS = P * (dP - delta)
-//   rows owned, X = (Q, dO), Y = (K, V):  dQ += dS Y0
-//   keys owned, X = (K, V), Y = (Q, dO):  dK += dS Y0, dV += P Y1
-//
-// so that P and dS are operands of the sums as they leave the registers of S and dP. A sum has one block, and
-// the order of the walked items, whoever runs beside.
+// The warps of a block share every product. P and dS go through shared memory, as operands of all warps; dK
+// and dV stay in registers; dQ is added to its sum in memory.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 
-#include "cuda/backward/pairs.cuh"
-#include "cuda/general/scores.cuh"
+#include "cuda/backward/order.hpp"
+#include "cuda/general/pair_gradients.cuh"
+#include "cuda/general/products.cuh"
 #include "cuda/general/sources.cuh"
 
 namespace heed::cuda::general {
 
-// Which sums a block makes. All of them need S, and those but V's need dP.
-enum Gradient : unsigned { of_q = 1, of_k = 2, of_v = 4 };
+// Tiles of rows x keys for some warps, and how many of them share the rows of scores, of the keys' sums and
+// of the queries' sums. An operand of one stage is copied while dQ is made, of two stages a step before.
+template <int rows_of_tile, int keys_of_tile, int warps_of_block, int score_warps, int key_warps,
+          int query_warps, int stages_of_q, int stages_of_out_gradient, int blocks_at_once>
+struct TileShape {
+  static constexpr int rows = rows_of_tile, keys = keys_of_tile, warps = warps_of_block, threads = 32 * warps;
+  static constexpr int score_row_warps = score_warps, key_row_warps = key_warps,
+                       query_row_warps = query_warps;
+  static constexpr int q_stages = stages_of_q, out_gradient_stages = stages_of_out_gradient;
+  static constexpr int blocks = blocks_at_once;  // of a multiprocessor
+};
 
-// What a stage of pairs can do: ranges of keys alone, or every option.
-enum class PairStage : std::uint8_t { ranges, every_option };
-
-template <Type element, unsigned gradients, int width, int tiles_of_warp, int items_walked,
-          PairStage stage_of_pairs, int warp_count = 4>
-struct BackwardShape {
+template <Type element, int width, PairStage stage_of_pairs, class Tile>
+struct BackwardShape : Tile {
+  using Tile::keys, Tile::rows, Tile::warps;
   static constexpr Type type = element;
-  static constexpr bool makes_k = gradients & of_k, makes_v = gradients & of_v, makes_q = gradients & of_q;
-  static constexpr Owned owned = makes_q ? Owned::rows : Owned::keys;
   static constexpr PairStage stage = stage_of_pairs;
   static constexpr int dim = width;  // of keys and of values: a multiple of 64; a call's may be smaller
-  static constexpr int warps = warp_count, threads = 32 * warps;
-  static constexpr int row_tiles = tiles_of_warp, warp_items = 16 * row_tiles, items = warps * warp_items;
-  static constexpr int walked = items_walked, walked_tiles = walked / 8, walked_steps = walked / 16;
-  static constexpr int pitch = dim * 2 + 16;  // eight rows of a column lie in different banks
-  static constexpr bool needs_values = makes_q || makes_k;
-  static constexpr int owned_operands = needs_values ? 2 : 1;
+  static constexpr int pitch = dim * 2 + 16, score_pitch = keys * 2 + 16;  // eight rows: different banks
 
-  static_assert(dim % 64 == 0 && walked % 32 == 0 && items <= threads);
+  using Scores = SumLayout<rows, keys, Tile::score_row_warps, warps / Tile::score_row_warps>;
+  using KeySums = SumLayout<keys, dim, Tile::key_row_warps, warps / Tile::key_row_warps>;
+  using QuerySums = SumLayout<rows, dim, Tile::query_row_warps, warps / Tile::query_row_warps>;
 };
 
-// Owned items of a warp and walked ones of a tile are what registers hold: sums of 128 floats in each thread,
-// and pairs of 64.
-template <Type type, int dim, PairStage stage>
-struct BackwardShapes {
-  using Q = BackwardShape<type, of_q, dim, 1, 32, stage>;
-  using Kv = BackwardShape<type, of_k | of_v, dim, 1, 32, stage>;
+// The larger ones take up to 163 KB of shared memory, which 8.0 has, the smaller ones up to 99.
+template <int dim, PairStage>
+struct Tiles {
+  using Larger = TileShape<64, 128, 8, 2, 4, 2, 2, 1, 1>;
+  using Smaller = TileShape<64, 64, 8, 2, 2, 2, 1, 1, 1>;
 };
-template <Type type>
-struct BackwardShapes<type, 64, PairStage::ranges> {
-  using Q = BackwardShape<type, of_q, 64, 2, 64, PairStage::ranges>;
-  using Kv = BackwardShape<type, of_k | of_v, 64, 2, 32, PairStage::ranges>;
+template <>
+struct Tiles<64, PairStage::ranges> {
+  using Larger = TileShape<128, 128, 8, 4, 4, 4, 1, 1, 1>;
+  using Smaller = TileShape<64, 64, 8, 2, 4, 4, 2, 1, 1>;
 };
-template <Type type>
-struct BackwardShapes<type, 128, PairStage::ranges> {
-  using Q = BackwardShape<type, of_q, 128, 2, 32, PairStage::ranges>;
-  using Kv = BackwardShape<type, of_k | of_v, 128, 1, 64, PairStage::ranges>;
+template <>
+struct Tiles<64, PairStage::every_option> {
+  using Larger = TileShape<64, 128, 8, 2, 4, 4, 2, 1, 1>;
+  using Smaller = TileShape<64, 64, 8, 2, 4, 4, 2, 1, 1>;
 };
-// No room for the sums of both: keys are walked twice. Eight warps want 204 KB of shared memory, four 136.
-template <Type type, PairStage stage, int warps>
-struct WideShapes {
-  using Q = BackwardShape<type, of_q, 256, 1, 32, stage, warps>;
-  using K = BackwardShape<type, of_k, 256, 1, 32, stage, warps>;
-  using V = BackwardShape<type, of_v, 256, 1, 32, stage, warps>;
-};
-template <Type type, PairStage stage>
-struct BackwardShapes<type, 256, stage> : WideShapes<type, stage, 4> {
-  using Larger = WideShapes<type, stage, 8>;
+template <PairStage stage>
+struct Tiles<256, stage> {
+  using Larger = TileShape<64, 64, 8, 4, 2, 2, 1, 1, 1>;
+  using Smaller = Larger;
 };
 
 // Whether all operands of the products have one type of 16 bits.
@@ -97,503 +87,467 @@ void for_width(const GradientCall& g, const Run& run) {
                                  : run_type.template operator()<Type::f16>();
 }
 
+// Masks of more bytes are asked for their bits tile by tile.
+constexpr bool is_packed(const MaskTiles& mask) { return mask.bytes() <= 256'000'000; }
+
 // What a launch tells the kernel besides the call.
 struct BackwardPlan {
-  int tiles;                                           // of the longest sequence
-  bool q_in_16, k_in_16, v_in_16, out_gradient_in_16;  // rows can be copied 16 bytes at a time
+  TileLine queries, keys;
+  PrefillOrder order;  // of tiles of keys: its heads are the KV heads of all entries, or of all packed rows
+  int heads;           // of q
+  unsigned* claims;    // 0 before and after
+  // Where dQ is asked for, for every tile of queries of every head: its sum so far, as registers lie, and how
+  // many tiles of keys are through with it.
+  float* sums;
+  unsigned* adds;  // twice their number, and 1 if there is a sum
+  MaskTiles mask;
+  bool q_in_16, k_in_16, v_in_16, out_gradient_in_16, bias_in_16;  // rows can be copied 16 bytes at a time
 
+  constexpr std::int64_t tile(int in_line, int head) const { return std::int64_t{in_line} * heads + head; }
+  constexpr std::int64_t tiles() const { return std::int64_t{queries.count} * heads; }
+  constexpr int blocks() const { return order.heads * order.tiles; }
+
+  // For a device that runs `at_once` blocks. No memory yet.
   template <class Shape>
-  static BackwardPlan of(const GradientCall& g) {
+  static BackwardPlan of(const GradientCall& g, int at_once) {
     const Call& c = g.forward;
-    const std::int64_t items = Shape::owned == Owned::rows ? c.queries * c.group() : c.keys;
-    return {static_cast<int>((items + Shape::items - 1) / Shape::items), lies_in_16(c.q, c.dim),
-            lies_in_16(c.k, c.dim), lies_in_16(c.v, c.value_dim), lies_in_16(g.out_gradient, c.value_dim)};
+    const TileLine of_queries = TileLine::over(g.query_rows, Shape::rows, g.shares_query_rows, c.batch),
+                   of_keys = TileLine::over(g.key_rows, Shape::keys, g.shares_key_rows, c.batch);
+    const int tiles = of_keys.each > 0 ? of_keys.each : of_keys.count;
+    const std::int64_t heads = (of_keys.each > 0 ? c.batch : 1) * c.kv_heads;
+    return {.queries = of_queries,
+            .keys = of_keys,
+            .order = claim_order(steps_of<Shape>(c, tiles), static_cast<int>(heads), tiles, at_once),
+            .heads = static_cast<int>(c.heads),
+            .claims = nullptr,
+            .sums = nullptr,
+            .adds = nullptr,
+            .mask = {},
+            .q_in_16 = lies_in_16(c.q, c.dim),
+            .k_in_16 = lies_in_16(c.k, c.dim),
+            .v_in_16 = lies_in_16(c.v, c.value_dim),
+            .out_gradient_in_16 = lies_in_16(g.out_gradient, c.value_dim),
+            .bias_in_16 = c.bias.data && lies_in_16(c.bias, c.keys)};
+  }
+  constexpr std::int64_t add_bytes() const { return (tiles() * 4 + 255) / 256 * 256; }
+  template <class Shape>
+  constexpr std::int64_t bytes() const {
+    return add_bytes() + tiles() * Shape::rows * Shape::dim * 4;
+  }
+  void take(unsigned* counters, std::byte* memory) {
+    claims = counters, adds = reinterpret_cast<unsigned*>(memory);
+    sums = reinterpret_cast<float*>(memory + add_bytes());
+  }
+
+ private:
+  // Where sequences differ, as if every query saw every key.
+  template <class Shape>
+  static TileSteps steps_of(const Call& c, int tiles) {
+    const std::int64_t group = c.group();
+    TileSteps steps;
+    for (int n = 0; n < tiles; ++n) {
+      const QueryTiles seen = c.sequences ? QueryTiles{0, static_cast<int>((c.queries - 1) / Shape::rows)}
+                                          : query_tiles_of(c.each, n, Shape::rows, Shape::keys, c.front);
+      const std::int64_t of_tile = (seen.last - seen.first + 1) * group;
+      steps.all += of_tile, steps.max = steps.max > of_tile ? steps.max : of_tile;
+    }
+    return steps;
   }
 };
 
-// Calls run.operator()<Shape>() for every shape that makes a gradient that was asked for.
-template <class Shapes, class Run>
-void for_each_shape(const GradientCall& g, const Run& run) {
-  if constexpr (requires { typename Shapes::Kv; }) {
-    if (g.k.data || g.v.data) run.template operator()<typename Shapes::Kv>();
-  } else {
-    if (g.k.data) run.template operator()<typename Shapes::K>();
-    if (g.v.data) run.template operator()<typename Shapes::V>();
+// Sums of threads on their way to a gradient. Rows have marks of 64 dimensions, whose parts several warps
+// have: one that is not finite keeps all of them from being written (S13).
+template <Type type, class Layout, int rows, int slabs>
+struct GradientWriter {
+  using Unfinished = unsigned char[rows][slabs];
+
+  const GradientCall& g;
+  unsigned char* marks;
+  std::int64_t dim;
+  float factor;
+  Unfinished& unfinished;
+
+  // at(row) says where a row of the tile is written; all threads of the block call this together.
+  template <class At>
+  HEED_DEVICE void write(const typename Layout::Sums& x, const At& at) const {
+    for (int n = thread_index(); n < rows * slabs; n += Layout::threads) unfinished[n / slabs][n % slabs] = 0;
+    sync();
+    each(x, [&](int row, int d, float a, float b) {
+      if (!is_finite(a) || !is_finite(b)) unfinished[row][d / 64] = 1;
+    });
+    sync();
+#pragma unroll
+    for (int m = 0; m < Layout::row_tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = Layout::row(m, r);
+        const auto [to_row, number, is_real] = at(row);
+        if (is_real) write_row(x[m], r, row, to_row, number);
+      }
+    sync();
   }
-  if (g.q.data) run.template operator()<typename Shapes::Q>();
-}
 
-// Tiles of walked items that owned ones may see, or be seen by: those of the front, then those of the band.
-template <class Shape>
-struct Walk {
-  int front, begin, end;
-  IntRange whole;  // keys that every owned row sees by its range, where rows are owned
+ private:
+  // Adding +0 gives every zero one sign.
+  HEED_DEVICE float gradient(float x) const { return x * lowered<type> * factor + 0.0f; }
 
-  HEED_DEVICE static int tile_of(std::int64_t item) { return static_cast<int>(item / Shape::walked); }
-  HEED_DEVICE static int tiles_up_to(std::int64_t item) {
-    return static_cast<int>((item + Shape::walked - 1) / Shape::walked);
+  template <class Visit>
+  HEED_DEVICE void each(const typename Layout::Sums& x, const Visit& visit) const {
+#pragma unroll
+    for (int m = 0; m < Layout::row_tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int n = 0; n < Layout::column_tiles; ++n)
+          visit(Layout::row(m, r), Layout::column(n), gradient(x[m][n][2 * r]), gradient(x[m][n][2 * r + 1]));
   }
 
-  HEED_DEVICE Walk(const Call& c, const PairRows& rows, KeyRange owned) {
-    const Sequence& s = c.sequence(rows.b);
-    if constexpr (Shape::owned == Owned::rows) {
-      const Seen seen = seen_by(c, rows.b, owned.begin / rows.group, (owned.end - 1) / rows.group);
-      front = tiles_up_to(max(0, seen.front)), begin = tile_of(seen.begin),
-      end = tiles_up_to(max(0, seen.end));
-    } else {
-      // fault: cuda-gradient-of-the-front
-      // Query i sees keys before i + end_offset, from i + first_offset on or in the front.
-      const std::int64_t first = max(0, owned.begin - s.end_offset + 1),
-                         last =
-                             owned.begin < c.front ? s.queries : min(s.queries, owned.end - s.first_offset);
-      front = 0, begin = tile_of(first * rows.group);
-      end = owned.begin < s.key_count && first < last ? tiles_up_to(last * rows.group) : 0;
+  HEED_DEVICE void write_row(const float (&x)[Layout::column_tiles][4], int r, int row, const Row& into,
+                             std::int64_t number) const {
+    const bool in_pairs = !g.accumulates && into.type == type && into.step == 1 && dim % 2 == 0 &&
+                          (reinterpret_cast<std::uintptr_t>(into.data) / 2 + into.first) % 2 == 0;
+#pragma unroll
+    for (int n = 0; n < Layout::column_tiles; ++n) {
+      const int d = Layout::column(n);
+      if (d >= dim) continue;
+      if (unfinished[row][d / 64]) {
+        leave_unfinished(g, marks, number * GradientCall::slabs(dim) + d / 64);
+        continue;
+      }
+      const float a = gradient(x[n][2 * r]), b = gradient(x[n][2 * r + 1]);
+      if (in_pairs) {
+        auto* at = static_cast<std::uint16_t*>(const_cast<void*>(into.data)) + into.first + d;
+        *reinterpret_cast<std::uint32_t*>(at) = pack2<type>(a, b);
+      } else {
+        write_gradient(g, into, d, a);
+        if (d + 1 < dim) write_gradient(g, into, d + 1, b);
+      }
     }
   }
+};
+struct WrittenRow {
+  Row row;
+  std::int64_t number;
+  bool is_real;
+};
 
-  HEED_DEVICE int first() const { return front > 0 ? 0 : begin; }
-  HEED_DEVICE int next(int tile) const { return tile + 1 >= front && tile + 1 < begin ? begin : tile + 1; }
-  HEED_DEVICE bool is_end(int tile) const { return tile >= end; }
+// The tile of keys of a block.
+struct OwnedKeys {
+  int b, kv_head, tile, first, count;  // first: of the sequence; count: of those there are
+  int key_count, queries, first_offset;
+  int line;         // where the sequence's tiles of queries begin
+  QueryTiles seen;  // by
+  int first_head, head_step;
 };
 
 template <class Shape>
 struct BackwardMemory {
-  static constexpr int tile_bytes = Shape::walked * Shape::pitch;
+  static constexpr int slabs = Shape::dim / 64;
 
-  alignas(16) unsigned char owned[Shape::owned_operands][Shape::items * Shape::pitch];
-  alignas(16) unsigned char ring[2][2][tile_bytes];  // stages of two operands
-  PairItems<Shape::items> owned_items;
-  PairItems<Shape::walked> walked_items[3];  // of the tile at hand, the one in flight and the one after it
-  PairRows rows;
-  Walk<Shape> walk;
-  unsigned char is_whole[3][Shape::walked / 32];  // every row of a tile sees all owned keys; by 32 rows
+  alignas(16) unsigned char k[Shape::keys * Shape::pitch];
+  alignas(16) unsigned char v[Shape::keys * Shape::pitch];
+  alignas(16) unsigned char q[Shape::q_stages][Shape::rows * Shape::pitch];
+  alignas(16) unsigned char out_gradient[Shape::out_gradient_stages][Shape::rows * Shape::pitch];
+  alignas(16) unsigned char p[Shape::rows * Shape::score_pitch];
+  alignas(16) unsigned char ds[Shape::rows * Shape::score_pitch];
+  alignas(16) KeyBits mask[Shape::keys];
+  StepRows<Shape::rows> rows[3];  // of the step at hand, the one in flight and the one after it
+  unsigned char unfinished[Shape::keys][slabs];
+  OwnedKeys owned;
 };
-
-// Called where masks are more than ranges.
-inline __device__ __noinline__ bool is_allowed(const Call& c, const Query& q, std::int64_t j) {
-  return in_range(c, q, j) && masks_allow(c, q, j);
-}
 
 template <class Shape>
 class Backward {
-  static constexpr bool owns_rows = Shape::owned == Owned::rows;
-  using Pairs = float[Shape::row_tiles][Shape::walked_tiles][4];
-  using Sums = float[Shape::row_tiles][Shape::dim / 8][4];
-  using OwnedCopy = RowCopy<Shape::threads, Shape::items, Shape::dim, Shape::pitch>;
-  using WalkedCopy = RowCopy<Shape::threads, Shape::walked, Shape::dim, Shape::pitch>;
-  using Walked = PairItems<Shape::walked>;
+  using Scores = typename Shape::Scores;
+  using KeySums = typename Shape::KeySums;
+  using QuerySums = typename Shape::QuerySums;
+  using KeyCopy = RowCopy<Shape::threads, Shape::keys, Shape::dim, Shape::pitch>;
+  using RowsCopy = RowCopy<Shape::threads, Shape::rows, Shape::dim, Shape::pitch>;
+  using Operand = ItemsAsColumns<Shape::pitch>;
+  using Rows = StepRows<Shape::rows>;
 
  public:
   using Shared = BackwardMemory<Shape>;
 
   HEED_DEVICE Backward(const GradientCall& call, const BackwardPlan& launch, Shared& memory)
-      : g(call), c(call.forward), plan(launch), shared(memory), warp(warp_index()) {}
+      : g(call), c(call.forward), plan(launch), shared(memory), pairs(c, launch.mask, memory.mask) {}
 
   HEED_DEVICE void run() {
-    const int number = static_cast<int>(block_index()), tile = number % plan.tiles,
-              head = number / plan.tiles;
-    const std::int64_t b = head / c.kv_heads;
-    const Sequence& s = c.sequence(b);
-    // The tiles that see most come first.
-    const std::int64_t first = std::int64_t{owns_rows ? plan.tiles - 1 - tile : tile} * Shape::items,
-                       items = owns_rows ? s.queries * c.group() : s.keys;
-    if (first >= items) return;
-    if (thread_index() == 0) shared.rows = PairRows::of_group(c, b, head % c.kv_heads);
+    if (thread_index() == 0) claim();
     sync();
-    find(shared.owned_items, first, owns_rows);
-    if (thread_index() == 0)
-      shared.walk = Walk<Shape>(c, shared.rows, {first, min(first + Shape::items, items)});
-    sync();
-    if constexpr (owns_rows) find_whole_keys();
-    copy_operand<OwnedCopy, 0>(shared.owned_items, shared.owned[0], owns_rows);
-    if constexpr (Shape::needs_values)
-      copy_operand<OwnedCopy, 1>(shared.owned_items, shared.owned[1], owns_rows);
+    if (shared.owned.count <= 0) return;
+    copy_keys(c.k, shared.k, static_cast<int>(c.dim), plan.k_in_16);
+    copy_keys(c.v, shared.v, static_cast<int>(c.value_dim), plan.v_in_16);
+    KeySums::clear(key_sums), KeySums::clear(value_sums);
     walk();
-    write();
+    write(key_sums, g.k, g.rows.unfinished_k, c.dim, g.scale);
+    write(value_sums, g.v, g.rows.unfinished_v, c.value_dim, 1.0f);
   }
 
  private:
-  template <class Items>
-  HEED_DEVICE void find(Items& items, std::int64_t first, bool are_rows) {
-    if (are_rows)
-      items.find_rows(g, shared.rows, first);
-    else
-      items.find_keys(g, shared.rows, first);
-  }
+  // Tiles of queries from the last to the first, query heads at each.
+  struct Step {
+    int tile, member, remaining;
 
-  // The keys that all owned rows see.
-  HEED_DEVICE void find_whole_keys() {
-    if (warp != 0) return;
-    IntRange whole{0, 0x7fffffff};
-    for (int r = lane_index(); r < Shape::items; r += 32) {
-      const RowOfPair& row = shared.owned_items.rows[r];
-      whole = {max_of(whole.begin, row.begin), min_of(whole.end, row.end)};
+    HEED_DEVICE bool is_over() const { return remaining <= 0; }
+    HEED_DEVICE Step next(int group) const {
+      return member + 1 == group ? Step{tile - 1, 0, remaining - 1} : Step{tile, member + 1, remaining - 1};
     }
-    shared.walk.whole = {max_of_warp(whole.begin), min_of_warp(whole.end)};
+  };
+
+  // In the order of sums, whatever the order that blocks begin in.
+  HEED_DEVICE void claim() {
+    const auto number = static_cast<int>(count_arrival(plan.claims));
+    if (number + 1 == plan.blocks()) *plan.claims = 0;
+    const auto [head, behind] = plan.order[number];
+    int tile = plan.order.tiles - 1 - behind;
+    const int kv_heads = static_cast<int>(c.kv_heads);
+    int b = head / kv_heads;
+    if (plan.keys.each == 0) {
+      const auto found = plan.keys.find(tile, [&](int entry) { return c.sequence(entry).first_key; });
+      b = found.b, tile = found.tile;
+    }
+    const Sequence& s = c.sequence(b);
+    const int first = tile * Shape::keys;
+    shared.owned = {.b = b,
+                    .kv_head = head % kv_heads,
+                    .tile = tile,
+                    .first = first,
+                    .count = static_cast<int>(min(Shape::keys, s.keys - first)),
+                    .key_count = static_cast<int>(s.key_count),
+                    .queries = static_cast<int>(s.queries),
+                    .first_offset = static_cast<int>(s.first_offset),
+                    .line = plan.queries.first(b, s.first_query),
+                    .seen = query_tiles_of(s, tile, Shape::rows, Shape::keys, c.front),
+                    .first_head = static_cast<int>(c.head(head % kv_heads, 0)),
+                    .head_step = c.tiled_heads ? kv_heads : 1};
+  }
+  HEED_DEVICE int head(const Step& step) const {
+    return shared.owned.first_head + step.member * shared.owned.head_step;
+  }
+  HEED_DEVICE PairTiles tiles_of(const Step& step) const {
+    return {c, shared.owned.b, head(step), step.tile * Shape::rows, shared.owned.first};
   }
 
-  // Of some items q or k (operand 0), or dO or v (operand 1).
-  template <class Copy, int operand, class Items>
-  HEED_DEVICE void copy_operand(const Items& items, unsigned char* to, bool are_rows) {
-    const Tensor& t = operand == 0 ? (are_rows ? c.q : c.k) : are_rows ? g.out_gradient : c.v;
-    const bool in_16 = operand == 0 ? (are_rows ? plan.q_in_16 : plan.k_in_16)
-                                    : (are_rows ? plan.out_gradient_in_16 : plan.v_in_16);
-    copy_rows<Copy>(items.at[operand], to, t, static_cast<int>(operand == 0 ? c.dim : c.value_dim), in_16);
+  HEED_DEVICE void copy_keys(const Tensor& t, unsigned char* to, int dim, bool in_16) const {
+    const OwnedKeys& keys = shared.owned;
+    const Row first = row_of(t, keys.b, keys.kv_head, c.sequence(keys.b).first_key + keys.first);
+    copy_tile<KeyCopy>(shared_address(to), t, first, dim, in_16,
+                       [&](int r) { return keys.first + r < keys.key_count; });
   }
-  template <class Copy>
-  HEED_DEVICE static void copy_rows(const std::int64_t* at, unsigned char* to, const Tensor& t, int dim,
-                                    bool in_16) {
-    Copy::run(
-        shared_address(to), dim, in_16,
-        [&](int r) -> Row { return {t.data, r < 0 ? 0 : at[r], t.stride.dim, t.type, 0}; },
-        [&](int r) { return at[r] != no_item; });
+  HEED_DEVICE SharedAddress q_of(int n) const { return shared_address(shared.q[n % Shape::q_stages]); }
+  HEED_DEVICE SharedAddress out_gradient_of(int n) const {
+    return shared_address(shared.out_gradient[n % Shape::out_gradient_stages]);
+  }
+  HEED_DEVICE void copy_rows(SharedAddress to, const Tensor& t, const PairTiles& tiles, const Rows& rows,
+                             int dim, bool in_16) const {
+    const Row first = row_of(t, tiles.b, tiles.head, tiles.first_row);
+    if (in_16 && dim == Shape::dim && rows.has_all())
+      copy_whole_tile<RowsCopy>(to, t, first);
+    else
+      copy_tile<RowsCopy>(to, t, first, dim, in_16, [&](int r) { return rows.has(r); });
+  }
+  // Of step n what has this many stages.
+  template <int stages>
+  HEED_DEVICE void prefetch(int n, const Step& step) {
+    if (step.is_over()) return;
+    const PairTiles tiles = tiles_of(step);
+    const Rows& rows = shared.rows[n % 3];
+    if constexpr (Shape::q_stages == stages)
+      copy_rows(q_of(n), c.q, tiles, rows, static_cast<int>(c.dim), plan.q_in_16);
+    if constexpr (Shape::out_gradient_stages == stages)
+      copy_rows(out_gradient_of(n), g.out_gradient, tiles, rows, static_cast<int>(c.value_dim),
+                plan.out_gradient_in_16);
+    if constexpr (Shape::stage == PairStage::every_option && stages == 1)
+      pairs.prefetch(tiles, shared_address(shared.p), plan.bias_in_16);
+  }
+  HEED_DEVICE typename Rows::One find_row(const Step& step) const {
+    return step.is_over() ? typename Rows::One{} : Rows::find(g, tiles_of(step));
   }
 
   HEED_DEVICE void walk() {
-    clear(sums), clear(value_sums);
-    const Walk<Shape>& walk = shared.walk;
-    int tile = walk.first(), second = walk.next(tile);
-    find_walked(0, tile), find_walked(1, second);
+    const int group = static_cast<int>(c.group());
+    const QueryTiles seen = shared.owned.seen;
+    Step step{seen.last, 0, (seen.last - seen.first + 1) * group}, next = step.next(group);
+    shared.rows[0].put(find_row(step)), shared.rows[1].put(find_row(next));
     sync();
-    prefetch(0, 0);
-    int stage = 0, at = 0;  // of the tile at hand
+    prefetch<2>(0, step), prefetch<1>(0, step);
+    commit_copies();
+    Added added;
 #pragma unroll 1
-    for (; !walk.is_end(tile); tile = second, second = walk.next(second)) {
-      // fault: cuda-gradient-of-stale-rows
-      const int following = at == 2 ? 0 : at + 1, after = at == 0 ? 2 : at - 1;
+    for (int n = 0; !step.is_over(); ++n, step = next, next = next.next(group)) {
       wait_for_copies<0>();
+      const bool is_seen = sync_and_look();
+      prefetch<2>(n + 1, next);
+      const auto row = find_row(next.next(group));
+      if (is_seen) find_pairs(n, step);
+      // fault: cuda-gradient-of-stale-rows
+      shared.rows[(n + 2) % 3].put(row);
       sync();
-      if (!walk.is_end(second)) prefetch(1 - stage, following);
-      add_tile(at, shared_address(shared.ring[stage][0]), shared_address(shared.ring[stage][1]));
-      const int third = walk.next(second);
-      if (!walk.is_end(third)) find_walked(after, third);
-      stage = 1 - stage, at = following;
+      added.tell();  // of a step ago
+      if (is_seen) add_keys(n);
+      sync();
+      prefetch<1>(n + 1, next);
+      commit_copies();
+      if (plan.adds) added = is_seen ? add_queries(step) : pass_queries(step);
     }
     wait_for_copies<0>();
+    sync();
+    added.tell();
   }
-  HEED_DEVICE void find_walked(int at, int tile) {
-    Walked& items = shared.walked_items[at];
-    find(items, std::int64_t{tile} * Shape::walked, !owns_rows);
-    const int n = thread_index();
-    if (owns_rows || n >= Shape::walked) return;
-    const int first = static_cast<int>(shared.owned_items.first);
-    // fault: cuda-gradient-of-hidden-keys
-    const bool sees_all = items.rows[n].begin <= first && items.rows[n].end >= first + Shape::items;
-    shared.is_whole[at][n / 32] = all_of_warp(sees_all);
-  }
-  HEED_DEVICE void prefetch(int stage, int items) {
-    copy_operand<WalkedCopy, 0>(shared.walked_items[items], shared.ring[stage][0], !owns_rows);
-    copy_operand<WalkedCopy, 1>(shared.walked_items[items], shared.ring[stage][1], !owns_rows);
-    commit_copies();
+  HEED_DEVICE bool sync_and_look() const {
+    if constexpr (Shape::stage == PairStage::every_option) return pairs.sync_and_look();
+    sync();
+    return true;
   }
 
-  HEED_DEVICE void add_tile(int at, SharedAddress y0, SharedAddress y1) {
-    const Walked& walked = shared.walked_items[at];
-    Pairs p, ds;
-    multiply(p, shared_address(shared.owned[0]), y0);                                      // S
-    if constexpr (Shape::needs_values) multiply(ds, shared_address(shared.owned[1]), y1);  // dP
-    if constexpr (Shape::stage == PairStage::ranges)
-      is_whole(at) ? differentiate_ranges<false>(p, ds, walked) : differentiate_ranges<true>(p, ds, walked);
-    else
-      differentiate_options(p, ds, walked);
-    if constexpr (Shape::makes_v) add(value_sums, p, y1);
-    if constexpr (Shape::needs_values) add(sums, ds, y0);
+  // P and dS of a step, to shared memory.
+  HEED_DEVICE void find_pairs(int n, const Step& step) {
+    using Found = PairGradients<Shape>;
+    typename Scores::Sums p, ds;
+    const PairOperands from{q_of(n), shared_address(shared.k), out_gradient_of(n), shared_address(shared.v),
+                            shared_address(shared.p)};
+    pairs.template find<Found::By::product>(p, ds, from, tiles_of(step), shared.rows[n % 3]);
+    put(from.p, p), put(shared_address(shared.ds), ds);
   }
-
-  // s = x * y^T, of this warp's items.
-  HEED_DEVICE void multiply(Pairs& s, SharedAddress x, SharedAddress y) const {
-    const int lane = lane_index();
-    const SharedAddress a_at = x + (warp * Shape::warp_items + lane % 16) * Shape::pitch + lane / 16 * 16,
-                        b_at = y + (lane / 16 * 8 + lane % 8) * Shape::pitch + lane / 8 % 2 * 16;
+  HEED_DEVICE static void put(SharedAddress to, const typename Scores::Sums& x) {
 #pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-      for (int n = 0; n < Shape::walked_tiles; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
-#pragma unroll
-    for (int k = 0; k < Shape::dim / 16; ++k) {
-      std::uint32_t a[Shape::row_tiles][4];
-#pragma unroll
-      for (int m = 0; m < Shape::row_tiles; ++m) load_matrices(a[m], a_at + m * 16 * Shape::pitch + k * 32);
-#pragma unroll
-      for (int n = 0; n < Shape::walked_tiles; n += 2) {
-        std::uint32_t b[4];
-        load_matrices(b, b_at + n * 8 * Shape::pitch + k * 32);
-#pragma unroll
-        for (int m = 0; m < Shape::row_tiles; ++m) {
-          add_product<Shape::type>(s[m][n], a[m], b[0], b[1]);
-          add_product<Shape::type>(s[m][n + 1], a[m], b[2], b[3]);
-        }
-      }
-    }
-  }
-
-  // sums += x * y, x rounded to operands.
-  HEED_DEVICE static void add(Sums& to, const Pairs& x, SharedAddress y) {
-    const int lane = lane_index();
-    const SharedAddress at = y + lane % 16 * Shape::pitch + lane / 16 * 16;
-#pragma unroll
-    for (int k = 0; k < Shape::walked_steps; ++k) {
-      std::uint32_t a[Shape::row_tiles][4];
-#pragma unroll
-      for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          const float(&of)[4] = x[m][2 * k + n / 2];
-          a[m][n] = pack2<Shape::type>(of[n % 2 * 2], of[n % 2 * 2 + 1]);
-        }
-#pragma unroll
-      for (int n = 0; n < Shape::dim / 16; ++n) {
-        std::uint32_t b[4];
-        load_matrices_transposed(b, at + k * 16 * Shape::pitch + n * 32);
-#pragma unroll
-        for (int m = 0; m < Shape::row_tiles; ++m) {
-          add_product<Shape::type>(to[m][2 * n], a[m], b[0], b[1]);
-          add_product<Shape::type>(to[m][2 * n + 1], a[m], b[2], b[3]);
-        }
-      }
-    }
-  }
-
-  // Item of this lane: half r of row tile m; and the first of two neighbouring walked ones of column tile n.
-  HEED_DEVICE int item(int m, int r) const {
-    return warp * Shape::warp_items + m * 16 + r * 8 + lane_index() / 4;
-  }
-  HEED_DEVICE static int column(int n) { return 8 * n + lane_index() % 4 * 2; }
-
-  // Whether all pairs of a tile are seen.
-  HEED_DEVICE bool is_whole(int at) const {
-    if constexpr (owns_rows) {
-      const int first = static_cast<int>(shared.walked_items[at].first);
-      return shared.walk.whole.begin <= first && first + Shape::walked <= shared.walk.whole.end;
-    }
-    bool all = true;
-#pragma unroll
-    for (int n = 0; n < Shape::walked / 32; ++n) all = all && shared.is_whole[at][n];
-    return all;
-  }
-
-  // Of what 2 is raised to: P and dS are operands, 2^lift as large as they are, and so are the sums.
-  HEED_DEVICE static float lifted(float exponent) {
-    // fault: cuda-gradient-not-lifted
-    return Shape::type == Type::f16 ? exponent + lift<Shape::type> : exponent;
-  }
-
-  // S and dP become P and dS: nothing but ranges of keys.
-  template <bool hides>
-  HEED_DEVICE void differentiate_ranges(Pairs& p, Pairs& ds, const Walked& walked) const {
-    const float scale = c.scaling.query;
-    const auto pair = [&](float& s, float& dp, const RowOfPair& row, int j) {
-      const bool is_seen = !hides || row.sees(j);
-      s = is_seen ? fast_exp2(fmaf(s, scale, lifted(-row.lse))) : 0.0f;
-      if constexpr (Shape::needs_values) dp = is_seen ? s * (dp - row.delta) : 0.0f;
-    };
-    if constexpr (owns_rows) {
-      const int first_key = static_cast<int>(walked.first);
-#pragma unroll
-      for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const RowOfPair row = shared.owned_items.rows[item(m, r)];
-#pragma unroll
-          for (int n = 0; n < Shape::walked_tiles; ++n)
-#pragma unroll
-            for (int e = 0; e < 2; ++e)
-              pair(p[m][n][2 * r + e], ds[m][n][2 * r + e], row, first_key + column(n) + e);
-        }
-    } else {
-      const int first_key = static_cast<int>(shared.owned_items.first);
-#pragma unroll
-      for (int n = 0; n < Shape::walked_tiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const RowOfPair row = walked.rows[column(n) + e];
-#pragma unroll
-          for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-              pair(p[m][n][2 * r + e], ds[m][n][2 * r + e], row, first_key + item(m, r));
-        }
-    }
-  }
-
-  // The same with every option, one after the other: a call passes the code of those alone that it has.
-  HEED_DEVICE void differentiate_options(Pairs& p, Pairs& ds, const Walked& walked) const {
-    Pairs slope;  // of the softcap
-    const bool has_cap = c.softcap.cap != 0;
-    each_pair(walked, [&](const PairAt& at) {
-      const RowOfPair row = at.rows.row;
-      float s = infinity_to_nan(at.of(p) * c.scaling.query);
-      if (has_cap) {
-        const float t = fast_tanh(s * c.softcap.argument);
-        // fault: cuda-gradient-without-slope
-        at.of(slope) = fmaf(-t, t, 1.0f);
-        s = fmaf(t, c.softcap.cap, -row.lse) + fmaf(t, c.softcap.rest, -at.rows.rest);
-      }
-      at.of(p) = row.lse == -minus_infinity ? minus_infinity : s;
-    });
-    if (c.alibi.of_heads || c.bias.data) bias_pairs(p, walked);
-    hide_pairs(p, walked);
-    each_pair(walked, [&](const PairAt& at) {
-      float& s = at.of(p);
-      const bool is_seen = s != minus_infinity;
-      s = is_seen ? fast_exp2(lifted(has_cap ? s : s - at.rows.row.lse)) : 0.0f;
-      const float keep = c.drop_below > 0 ? (is_dropped(at) ? 0.0f : c.keep_scale) : 1.0f;
-      if constexpr (Shape::needs_values) {
-        // fault: cuda-gradient-of-dropped-delta
-        const float x = s * (at.of(ds) * keep - at.rows.row.delta);
-        at.of(ds) = !is_seen ? 0.0f : has_cap ? x * at.of(slope) : x;
-      }
-      s = s * keep;
-    });
-  }
-
-  // What a row has, of those that pairs of a lane have in common.
-  struct RowFactsOfPairs {
-    RowOfPair row;
-    float rest;
-    int i, h;
-  };
-  // A pair, as a lane has it: element e of column tile n of row tile m.
-  struct PairAt {
-    int m, n, e;
-    const RowFactsOfPairs& rows;
-    int j;
-
-    HEED_DEVICE float& of(Pairs& x) const { return x[m][n][e]; }
-  };
-  template <class Items>
-  HEED_DEVICE static RowFactsOfPairs row_of_pairs(const Items& items, int r) {
-    return {items.rows[r], items.rest[r], items.i[r], items.h[r]};
-  }
-  template <class Visit>
-  HEED_DEVICE void each_pair(const Walked& walked, const Visit& visit) const {
-    const int first_key = static_cast<int>(owns_rows ? walked.first : shared.owned_items.first);
-    if constexpr (owns_rows) {
-#pragma unroll
-      for (int x = 0; x < 2 * Shape::row_tiles; ++x) {
-        const RowFactsOfPairs row = row_of_pairs(shared.owned_items, item(x / 2, x % 2));
-#pragma unroll
-        for (int y = 0; y < 2 * Shape::walked_tiles; ++y)
-          visit(PairAt{x / 2, y / 2, x % 2 * 2 + y % 2, row, first_key + column(y / 2) + y % 2});
-      }
-    } else {
-#pragma unroll
-      for (int y = 0; y < 2 * Shape::walked_tiles; ++y) {
-        const RowFactsOfPairs row = row_of_pairs(walked, column(y / 2) + y % 2);
-#pragma unroll
-        for (int x = 0; x < 2 * Shape::row_tiles; ++x)
-          visit(PairAt{x / 2, y / 2, x % 2 * 2 + y % 2, row, first_key + item(x / 2, x % 2)});
-      }
-    }
-  }
-  HEED_DEVICE Query query(const RowFactsOfPairs& of) const {
-    return {shared.rows.b, of.h, of.i, c.sequence(shared.rows.b).first_query + of.i};
-  }
-
-  // A bias of -inf hides, and no other does (S3).
-  HEED_DEVICE void bias_pairs(Pairs& p, const Walked& walked) const {
-    const int keys = static_cast<int>(c.sequence(shared.rows.b).keys);
-    each_pair(walked, [&](const PairAt& at) {
-      float& s = at.of(p);
-      if (s == minus_infinity || at.j >= keys) return;
-      s = with_bias(c, query(at.rows), at.j, s);
-    });
-  }
-
-  HEED_DEVICE void hide_pairs(Pairs& p, const Walked& walked) const {
-    const bool is_simple = c.mask_count == 0 && c.document_count == 0 && c.gap_count == 0 && c.front == 0;
-    const int keys = static_cast<int>(c.sequence(shared.rows.b).keys);
-    each_pair(walked, [&](const PairAt& at) {
-      float& s = at.of(p);
-      const bool is_seen = is_simple
-                               ? at.rows.row.sees(at.j)
-                               : s != minus_infinity && at.j < keys && is_allowed(c, query(at.rows), at.j);
-      if (!is_seen) s = minus_infinity;
-    });
-  }
-
-  HEED_DEVICE bool is_dropped(const PairAt& at) const {
-    const auto [x] = softmax::dropout_words(c.seed, shared.rows.b * c.heads + at.rows.h, at.rows.i, at.j / 4);
-    const int n = at.j % 4;
-    return (n < 2 ? (n == 0 ? x[0] : x[1]) : (n == 2 ? x[2] : x[3])) < c.drop_below;
-  }
-
-  HEED_DEVICE static void clear(Sums& x) {
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-      for (int n = 0; n < Shape::dim / 8; ++n) x[m][n][0] = x[m][n][1] = x[m][n][2] = x[m][n][3] = 0;
-  }
-
-  // A gradient that sums become, and where its marks are.
-  struct Target {
-    const Tensor& to;
-    unsigned char* marks;
-    float factor;
-    std::int64_t dim;
-  };
-  HEED_DEVICE void write() const {
-    if constexpr (Shape::makes_q) write(sums, {g.q, g.rows.unfinished_q, g.scale, c.dim});
-    if constexpr (Shape::makes_k)
-      if (g.k.data) write(sums, {g.k, g.rows.unfinished_k, g.scale, c.dim});
-    if constexpr (Shape::makes_v)
-      if (g.v.data) write(value_sums, {g.v, g.rows.unfinished_v, 1.0f, c.value_dim});
-  }
-  HEED_DEVICE void write(const Sums& from, const Target& target) const {
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
+    for (int m = 0; m < Scores::row_tiles; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const bool is_item = item(m, r) < shared.owned_items.count;
-        const std::int64_t of = shared.owned_items.first + (is_item ? item(m, r) : 0);
-        const Row row = gradient_row<Shape::owned>(c, shared.rows, target.to, of);
+        const SharedAddress at = to + Scores::row(m, r) * Shape::score_pitch + Scores::column(0) * 2;
 #pragma unroll
-        for (int slab = 0; slab < Shape::dim / 64; ++slab)
-          if (!write_slab(from[m], r, slab, is_item, row, target))
-            leave_unfinished(
-                g, target.marks,
-                gradient_number<Shape::owned>(g, shared.rows, of) * GradientCall::slabs(target.dim) + slab);
+        for (int n = 0; n < Scores::column_tiles; ++n)
+          store_shared4(at + n * 16, pack2<Shape::type>(x[m][n][2 * r], x[m][n][2 * r + 1]));
       }
   }
-  // 64 dimensions of an item, which four lanes have. Returns whether they are numbers.
-  HEED_DEVICE bool write_slab(const float (&from)[Shape::dim / 8][4], int r, int slab, bool is_item,
-                              const Row& row, const Target& target) const {
-    const bool in_pairs = !g.accumulates && row.type == Shape::type && row.step == 1 && target.dim % 2 == 0 &&
-                          (reinterpret_cast<std::uintptr_t>(row.data) / 2 + row.first) % 2 == 0;
-    // Adding +0 gives every zero one sign.
-    const auto gradient = [&](int n, int e) {
-      return from[n][2 * r + e] * lowered<Shape::type> * target.factor + 0.0f;
-    };
-    bool is_number = true;
-#pragma unroll
-    for (int n = slab * 8; n < slab * 8 + 8; ++n)
-      is_number = is_number && is_finite(gradient(n, 0)) && is_finite(gradient(n, 1));
-    std::uint32_t all = is_number;
-    all &= shuffle_xor(all, 1);
-    all &= shuffle_xor(all, 2);
-    if (!is_item || slab * 64 >= target.dim) return true;
-    if (!all) return false;
-#pragma unroll
-    for (int n = slab * 8; n < slab * 8 + 8; ++n) {
-      const int d = column(n);
-      const float x = gradient(n, 0), y = gradient(n, 1);
-      if (in_pairs && d < target.dim) {
-        auto* to = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first + d;
-        *reinterpret_cast<std::uint32_t*>(to) = pack2<Shape::type>(x, y);
-      } else {
-        if (d < target.dim) write_gradient(g, row, d, x);
-        if (d + 1 < target.dim) write_gradient(g, row, d + 1, y);
-      }
+
+  HEED_DEVICE void add_keys(int n) {
+    using Transposed = ItemsAsColumns<Shape::score_pitch>;
+    add_products<Shape::type, Shape::rows / 16>(
+        value_sums, Transposed::on_rows(shared_address(shared.p), KeySums::first_row()),
+        Operand::on_columns(out_gradient_of(n), KeySums::first_column()));
+    add_products<Shape::type, Shape::rows / 16>(
+        key_sums, Transposed::on_rows(shared_address(shared.ds), KeySums::first_row()),
+        Operand::on_columns(q_of(n), KeySums::first_column()));
+  }
+
+  // Whom to tell that a step's dQ is in its sum, once all threads have added: the word of its tile.
+  struct Added {
+    unsigned* word = nullptr;
+    unsigned value = 0;
+
+    HEED_DEVICE void tell() const {
+      if (word && thread_index() == 0) store_release(word, value);
     }
-    return true;
+  };
+  // The word of a step's tile of queries, and how many tiles of keys come before this one.
+  struct Turn {
+    std::int64_t tile;
+    unsigned* word;
+    unsigned before;
+
+    HEED_DEVICE unsigned wait() const {
+      for (;;)
+        if (const unsigned found = load_acquire(word); found / 2 == before) return found;
+    }
+  };
+  // Tiles of a window's front, then those from the first that the tile's first query sees on.
+  HEED_DEVICE Turn turn_of(const Step& step) const {
+    const OwnedKeys& keys = shared.owned;
+    const std::int64_t tile = plan.tile(keys.line + step.tile, head(step));
+    const int fronts = (static_cast<int>(min(c.front, keys.key_count)) + Shape::keys - 1) / Shape::keys,
+              first = max_of(step.tile * Shape::rows + keys.first_offset, 0) / Shape::keys;
+    const int before = keys.tile < fronts ? keys.tile : keys.tile - max_of(first - fronts, 0);
+    return {tile, plan.adds + tile, static_cast<unsigned>(before)};
+  }
+  HEED_DEVICE Added pass_queries(const Step& step) const {
+    Added added;
+    if (thread_index() == 0) {
+      const Turn turn = turn_of(step);
+      added = {turn.word, turn.wait() + 2};
+    }
+    sync_warp();  // products want whole warps
+    return added;
+  }
+  // dQ of a step is added when the tiles of keys below have added theirs.
+  HEED_DEVICE Added add_queries(const Step& step) {
+    typename QuerySums::Sums x;
+    QuerySums::clear(x);
+    add_products<Shape::type, Shape::keys / 16>(
+        x, ItemsAsRows<Shape::score_pitch>::on_rows(shared_address(shared.ds), QuerySums::first_row()),
+        Operand::on_columns(shared_address(shared.k), QuerySums::first_column()));
+    const Turn turn = turn_of(step);
+    const bool has_sum = warp_any(lane_index() == 0 && turn.wait() % 2 != 0);
+    float* const to = plan.sums + turn.tile * (Shape::rows * Shape::dim) + thread_index();
+#pragma unroll
+    for (int m = 0; m < QuerySums::row_tiles; ++m)
+#pragma unroll
+      for (int n = 0; n < QuerySums::column_tiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float* const at = to + ((m * QuerySums::column_tiles + n) * 4 + e) * Shape::threads;
+          if (has_sum)
+            add_in_memory(at, x[m][n][e]);
+          else
+            *at = x[m][n][e];
+        }
+    return {turn.word, 2 * turn.before + 3};
+  }
+
+  HEED_DEVICE void write(const typename KeySums::Sums& x, const Tensor& to, unsigned char* marks,
+                         std::int64_t dim, float factor) {
+    if (!to.data) return;
+    const OwnedKeys& keys = shared.owned;
+    using Writer = GradientWriter<Shape::type, KeySums, Shape::keys, Shared::slabs>;
+    Writer{g, marks, dim, factor, shared.unfinished}.write(x, [&](int row) -> WrittenRow {
+      const std::int64_t of = c.sequence(keys.b).first_key + keys.first + row;
+      return {row_of(to, keys.b, keys.kv_head, of), g.key(keys.b, keys.kv_head, of), row < keys.count};
+    });
   }
 
   const GradientCall& g;
   const Call& c;
   const BackwardPlan& plan;
   Shared& shared;
-  const int warp;
-  Sums sums, value_sums;  // dQ or dK; dV. What a shape does not make is never touched
+  const PairGradients<Shape> pairs;
+  typename KeySums::Sums key_sums, value_sums;
+};
+
+// dQ from its sums: a block for each tile of queries of each head.
+template <class Shape>
+class BackwardQueries {
+  using QuerySums = typename Shape::QuerySums;
+
+ public:
+  static constexpr int slabs = Shape::dim / 64;
+  using Unfinished = unsigned char[Shape::rows][slabs];
+
+  HEED_DEVICE static void run(const GradientCall& g, const BackwardPlan& plan, Unfinished& unfinished) {
+    const Call& c = g.forward;
+    const int line = static_cast<int>(block_index()) / plan.heads,
+              h = static_cast<int>(block_index()) % plan.heads;
+    const auto found = plan.queries.find(line, [&](int b) { return c.sequence(b).first_query; });
+    const Sequence& s = c.sequence(found.b);
+    const int first = found.tile * Shape::rows;
+    if (first >= s.queries) return;
+    const std::int64_t tile = plan.tile(line, h);
+    const bool has_sum = plan.adds[tile] % 2 != 0;  // else zeros: nobody has added
+    const float* const from = plan.sums + tile * (Shape::rows * Shape::dim) + thread_index();
+    typename QuerySums::Sums x;
+#pragma unroll
+    for (int m = 0; m < QuerySums::row_tiles; ++m)
+#pragma unroll
+      for (int n = 0; n < QuerySums::column_tiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          x[m][n][e] = has_sum ? from[((m * QuerySums::column_tiles + n) * 4 + e) * Shape::threads] : 0.0f;
+    using Writer = GradientWriter<Shape::type, QuerySums, Shape::rows, slabs>;
+    Writer{g, g.rows.unfinished_q, c.dim, g.scale, unfinished}.write(x, [&](int row) -> WrittenRow {
+      const Query q{found.b, h, first + row, s.first_query + first + row};
+      return {row_of(g.q, q), g.row(q.b, q.h, q.row), first + row < s.queries};
+    });
+  }
 };
 
 }  // namespace heed::cuda::general

@@ -4,16 +4,15 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
+#include "cuda/backward/backward.hpp"
 #include "cuda/general/backward.cuh"
+#include "cuda/general/bias_gradient.cuh"
 #include "cuda/general/kernel.cuh"
-#include "cuda/general/plan.hpp"
 
 namespace heed::cuda::general {
 
 template <class Shape>
-__global__ void __launch_bounds__(Shape::threads, Shape::dim > 128 ? 1 : 2)
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     differentiate(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
 #ifdef __CUDA_ARCH__
   extern __shared__ __align__(16) unsigned char memory[];
@@ -22,51 +21,86 @@ __global__ void __launch_bounds__(Shape::threads, Shape::dim > 128 ? 1 : 2)
     Kernel(g, plan, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
 #endif
 }
-
 template <class Shape>
-constexpr int shared_bytes = sizeof(BackwardMemory<Shape>);
-
+__global__ void __launch_bounds__(Shape::threads)
+    write_queries(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
+  __shared__ typename BackwardQueries<Shape>::Unfinished unfinished;
+  BackwardQueries<Shape>::run(g, plan, unfinished);
+}
 template <class Shape>
-void launch(const GradientCall& g, Stream stream) {
-  const auto plan = BackwardPlan::of<Shape>(g);
-  const std::int64_t blocks = plan.tiles * g.forward.batch * g.forward.kv_heads;
-  if (blocks == 0) return;
-  const auto kernel = differentiate<Shape>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<Shape>),
+__global__ void __launch_bounds__(Shape::threads, 2)
+    differentiate_bias(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
+#ifdef __CUDA_ARCH__
+  extern __shared__ __align__(16) unsigned char memory[];
+  using Kernel = BiasGradient<Shape>;
+  if constexpr (fits_architecture<typename Kernel::Shared>(__CUDA_ARCH__))
+    Kernel(g, plan, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
+#endif
+}
+
+template <class Kernel>
+void allow_shared(const Kernel& kernel, int bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "cudaFuncSetAttribute");
-  kernel<<<static_cast<unsigned>(blocks), Shape::threads, shared_bytes<Shape>, stream>>>(g, plan);
+}
+
+// Of a plan that has its memory.
+template <class Shape>
+void launch(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
+  const auto blocks = static_cast<unsigned>(plan.blocks());
+  if (blocks == 0) return;
+  constexpr int bytes = sizeof(BackwardMemory<Shape>);
+  allow_shared(differentiate<Shape>, bytes);
+  if (plan.adds)
+    check(cudaMemsetAsync(plan.adds, 0, static_cast<std::size_t>(plan.add_bytes()), stream),
+          "cudaMemsetAsync");
+  differentiate<Shape><<<blocks, Shape::threads, bytes, stream>>>(g, plan);
   check(cudaGetLastError(), "cuda.general: gradients");
+  if (!plan.adds) return;
+  write_queries<Shape><<<static_cast<unsigned>(plan.tiles()), Shape::threads, 0, stream>>>(g, plan);
+  check(cudaGetLastError(), "cuda.general: dQ");
+}
+template <class Shape>
+void launch_bias(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
+  constexpr int bytes = sizeof(BiasMemory<Shape>);
+  allow_shared(differentiate_bias<Shape>, bytes);
+  const auto blocks = static_cast<unsigned>(bias_tiles<Shape>(g));
+  differentiate_bias<Shape><<<blocks, Shape::threads, bytes, stream>>>(g, plan);
+  check(cudaGetLastError(), "cuda.general: bias");
 }
 
-template <class Shapes>
-constexpr int max_shared_bytes() {
-  if constexpr (requires { typename Shapes::Kv; })
-    return std::max(shared_bytes<typename Shapes::Q>, shared_bytes<typename Shapes::Kv>);
-  else
-    return std::max({shared_bytes<typename Shapes::Q>, shared_bytes<typename Shapes::K>,
-                     shared_bytes<typename Shapes::V>});
-}
-template <class Shapes>
-bool fit_on_device() {
-  return device_facts().fits_block(static_cast<std::size_t>(max_shared_bytes<Shapes>()));
+// Calls run.operator()<Shape>() with the largest shape that the device has room for; returns false where
+// there is none.
+template <Type type, int dim, class Run>
+bool run_largest(const GradientCall& g, const Run& run) {
+  const auto run_shape = [&]<class Shape> {
+    if (!device_facts().fits_block(sizeof(BackwardMemory<Shape>))) return false;
+    run.template operator()<Shape>();
+    return true;
+  };
+  const auto run_stage = [&]<PairStage stage> {
+    using Of = Tiles<dim, stage>;
+    return run_shape.template operator()<BackwardShape<type, dim, stage, typename Of::Larger>>() ||
+           run_shape.template operator()<BackwardShape<type, dim, stage, typename Of::Smaller>>();
+  };
+  return stage_of(g.forward) == PairStage::ranges ? run_stage.template operator()<PairStage::ranges>()
+                                                  : run_stage.template operator()<PairStage::every_option>();
 }
 
-template <class Shapes>
-void launch_shapes(const GradientCall& g, Stream stream) {
-  for_each_shape<Shapes>(g, [&]<class Shape> { launch<Shape>(g, stream); });
-}
-
-// For heads of up to `dim` dimensions: the largest shapes that the device has room for.
+// For heads of up to `dim` dimensions. `mask` has no words yet; they and sums of dQ go into this memory.
 template <Type type, int dim>
-void launch_backward(const GradientCall& g, Stream stream) {
-  using Ranges = BackwardShapes<type, dim, PairStage::ranges>;
-  using Every = BackwardShapes<type, dim, PairStage::every_option>;
-  const bool has_ranges = has_only_ranges(g.forward) && g.forward.drop_below == 0;
-  if constexpr (requires { typename Ranges::Larger; })
-    if (fit_on_device<typename Ranges::Larger>())
-      return has_ranges ? launch_shapes<typename Ranges::Larger>(g, stream)
-                        : launch_shapes<typename Every::Larger>(g, stream);
-  has_ranges&& fit_on_device<Ranges>() ? launch_shapes<Ranges>(g, stream) : launch_shapes<Every>(g, stream);
+void launch_backward(const GradientCall& g, const MaskTiles& mask, const Workspace& memory, Stream stream) {
+  run_largest<type, dim>(g, [&]<class Shape> {
+    auto plan = BackwardPlan::of<Shape>(g, device_facts().multiprocessors);
+    plan.take(memory.counters(), memory.rest());
+    plan.mask = is_packed(mask)
+                    ? packed(g.forward, mask, memory.rest() + plan.template bytes<Shape>(), stream)
+                    : mask;
+    if (!g.q.data) plan.adds = nullptr;
+    if (g.q.data || g.k.data || g.v.data) launch<Shape>(g, plan, stream);
+    if constexpr (Shape::stage == PairStage::every_option)
+      if (has_bias_kernel(g)) launch_bias<BiasShape<type, dim>>(g, plan, stream);
+  });
 }
 
 }  // namespace heed::cuda::general

@@ -130,6 +130,11 @@ HEED_DEVICE void store_release(unsigned* to, unsigned x) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
 
+// Adds to a number in memory without waiting for it.
+HEED_DEVICE void add_in_memory(float* to, float x) {
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+}
+
 // What another block wrote before it arrived: past the first-level cache.
 HEED_DEVICE float load_l2(const float* from) { return __ldcg(from); }
 

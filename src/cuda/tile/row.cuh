@@ -196,15 +196,18 @@ HEED_DEVICE Seen seen_by(const Call& c, std::int64_t b, std::int64_t first_query
   return {min(c.front, end), visible_keys(c, b, first_query).begin, end};
 }
 
-// Whether ranges let the query see key j.
-HEED_DEVICE bool in_range(const Call& c, const Query& q, std::int64_t j) {
-  const KeyRange range = visible_keys(c, q.b, q.i);
-  if (j >= range.end || (j >= c.front && j < range.begin)) return false;
+HEED_DEVICE bool gaps_allow(const Call& c, const Query& q, std::int64_t j) {
   for (std::int64_t n = 0; n < c.gap_count; ++n) {
     const Gap& gap = c.gaps[n * c.batch + q.b];
     if (j >= gap.front && j < q.i + gap.first_offset) return false;
   }
   return true;
+}
+
+// Whether ranges let the query see key j.
+HEED_DEVICE bool in_range(const Call& c, const Query& q, std::int64_t j) {
+  const KeyRange range = visible_keys(c, q.b, q.i);
+  return j < range.end && (j < c.front || j >= range.begin) && gaps_allow(c, q, j);
 }
 
 // S20: a query is of the document that is named for it, or of that of the key it stands beside.

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cuda/backward/complete.cuh"
+#include "cuda/backward/mask.cuh"
 #include "cuda/backward/rows.cuh"
 #include "cuda/exact/backward.cuh"
 #include "cuda/exact/bias_gradient.cuh"
@@ -14,6 +15,7 @@
 #include "cuda/exact/inspect.cuh"
 #include "cuda/exact/long.cuh"
 #include "cuda/general/backward.cuh"
+#include "cuda/general/bias_gradient.cuh"
 #include "cuda/lower.hpp"
 #include "emulated/fibers.hpp"
 
@@ -120,47 +122,85 @@ bool lies_in_place(const GradientCall& g) {
 
 namespace {
 
+// Memory as a block's shared memory is: whatever nobody wrote is NaN.
+template <class Shared>
+class PoisonedShared {
+ public:
+  PoisonedShared() : memory_(std::make_unique<unsigned char[]>(sizeof(Shared) + 16)) {
+    auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
+    shared_memory = memory_.get() + (16 - at % 16) % 16;
+    std::memset(shared_memory, 0xff, sizeof(Shared));
+  }
+  Shared& get() const { return *reinterpret_cast<Shared*>(shared_memory); }
+
+ private:
+  std::unique_ptr<unsigned char[]> memory_;
+};
+
+// How the general kernels cut a call: into the tiles of one device, or of one with less memory.
+enum class TileSize : std::uint8_t { larger, smaller };
+
+template <class Kernel>
+void launch_general(std::int64_t blocks, int threads, const GradientCall& g,
+                    const general::BackwardPlan& plan) {
+  const PoisonedShared<typename Kernel::Shared> shared;
+  emulated::launch(blocks, threads, [&] { Kernel(g, plan, shared.get()).run(); });
+}
+
 template <class Shape>
-void differentiate_in_general(const GradientCall& g) {
-  using Kernel = general::Backward<Shape>;
-  const auto plan = general::BackwardPlan::of<Shape>(g);
-  const auto memory = std::make_unique<unsigned char[]>(sizeof(typename Kernel::Shared) + 16);
-  auto at = reinterpret_cast<std::uintptr_t>(memory.get());
-  shared_memory = memory.get() + (16 - at % 16) % 16;
-  std::memset(shared_memory, 0xff, sizeof(typename Kernel::Shared));  // NaN, where nobody wrote
-  emulated::launch(plan.tiles * g.forward.batch * g.forward.kv_heads, Shape::threads, [&] {
-    Kernel(g, plan, *reinterpret_cast<typename Kernel::Shared*>(shared_memory)).run();
-  });
+void differentiate_in_general(const GradientCall& g, const MaskTiles& mask) {
+  constexpr int at_once = 3;  // blocks, as far as the order of claims goes
+  auto plan = general::BackwardPlan::of<Shape>(g, at_once);
+  unsigned claims = 0;
+  std::vector<float> memory(static_cast<std::size_t>(plan.template bytes<Shape>() / 4 + 1),
+                            std::numeric_limits<float>::quiet_NaN());
+  plan.take(&claims, reinterpret_cast<std::byte*>(memory.data()));
+  std::memset(plan.adds, 0, static_cast<std::size_t>(plan.add_bytes()));
+  plan.mask = mask;
+  if (!g.q.data) plan.adds = nullptr;
+  launch_general<general::Backward<Shape>>(plan.blocks(), Shape::threads, g, plan);
+  typename general::BackwardQueries<Shape>::Unfinished unfinished;
+  if (plan.adds)
+    emulated::launch(plan.tiles(), Shape::threads,
+                     [&] { general::BackwardQueries<Shape>::run(g, plan, unfinished); });
+  using OfBias = general::BiasShape<Shape::type, Shape::dim>;
+  if (general::has_bias_kernel(g))
+    launch_general<general::BiasGradient<OfBias>>(general::bias_tiles<OfBias>(g), OfBias::threads, g, plan);
 }
 
 template <Type type, int dim>
-void differentiate_in_general(const GradientCall& g) {
-  using enum general::PairStage;
-  const auto run = [&]<class Shape> { differentiate_in_general<Shape>(g); };
-  const auto run_shapes = [&]<class Shapes> {
-    if constexpr (requires { typename Shapes::Larger; })
-      general::for_each_shape<typename Shapes::Larger>(g, run);
+void differentiate_in_general(const GradientCall& g, TileSize size) {
+  MaskTiles mask = mask_tiles(g.forward);
+  std::vector<KeyBits> bits(static_cast<std::size_t>(mask.tiles() * MaskTiles::keys));
+  if (size == TileSize::larger) mask.words = bits.data();  // else they are asked for tile by tile
+  emulated::launch(mask.words ? mask.tiles() : 0, MaskTiles::keys, [&] { pack_mask_tile(g.forward, mask); });
+  const auto run = [&]<general::PairStage stage> {
+    using Tiles = general::Tiles<dim, stage>;
+    if (size == TileSize::larger)
+      differentiate_in_general<general::BackwardShape<type, dim, stage, typename Tiles::Larger>>(g, mask);
     else
-      general::for_each_shape<Shapes>(g, run);
+      differentiate_in_general<general::BackwardShape<type, dim, stage, typename Tiles::Smaller>>(g, mask);
   };
-  if (has_only_ranges(g.forward) && g.forward.drop_below == 0)
-    run_shapes.template operator()<general::BackwardShapes<type, dim, ranges>>();
-  else
-    run_shapes.template operator()<general::BackwardShapes<type, dim, every_option>>();
+  using enum general::PairStage;
+  general::stage_of(g.forward) == ranges ? run.template operator()<ranges>()
+                                         : run.template operator()<every_option>();
 }
 
 bool takes_general(const GradientCall& g) {
   return general::has_one_type(g) && std::max(g.forward.dim, g.forward.value_dim) <= 256;
 }
 
-void differentiate_in_general(const GradientCall& g) {
-  general::for_width(g, [&]<Type type, int dim> { differentiate_in_general<type, dim>(g); });
-  if (g.bias.elements() > 0) differentiate<ExactBiasGradient<false>>(g, BiasTiles(g).blocks());
+void differentiate_in_general(const GradientCall& g, TileSize size) {
+  general::for_width(g, [&]<Type type, int dim> { differentiate_in_general<type, dim>(g, size); });
+  if (g.bias.elements() > 0 && !general::has_bias_kernel(g))
+    differentiate<ExactBiasGradient<false>>(g, BiasTiles(g).blocks());
 }
 
 }  // namespace
 
-std::vector<std::string> backward_kernel_names() { return {"cuda.general", "cuda.exact"}; }
+std::vector<std::string> backward_kernel_names() {
+  return {"cuda.general", "cuda.general.small", "cuda.exact"};
+}
 
 bool run_backward(const std::string& kernel, const GradientProblem& problem) {
   const LoweredGradients lowered(problem);
@@ -169,9 +209,10 @@ bool run_backward(const std::string& kernel, const GradientProblem& problem) {
   g.rows = memory.rows(g.all_rows());
   const std::int64_t row_blocks = (g.all_rows() + gradient_threads - 1) / gradient_threads;
   emulated::launch(row_blocks, gradient_threads, [&] { prepare_exact_row(g); });
-  if (kernel == "cuda.general" && !takes_general(g)) return false;
-  if (kernel == "cuda.general")
-    differentiate_in_general(g);
+  const bool is_general = kernel != "cuda.exact";
+  if (is_general && !takes_general(g)) return false;
+  if (is_general)
+    differentiate_in_general(g, kernel == "cuda.general" ? TileSize::larger : TileSize::smaller);
   else
     lies_in_place(g) ? differentiate<true>(g) : differentiate<false>(g);
   SinkGradient::Shared terms;

@@ -5,8 +5,8 @@
 #include <initializer_list>
 
 #include "cuda/backward/backward.hpp"
-#include "cuda/backward/hopper/mask.cuh"
 #include "cuda/backward/hopper/plan.hpp"
+#include "cuda/backward/mask.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
@@ -145,10 +145,8 @@ const char* hopper_backward_refuses(const GradientCall& g) {
 }
 
 std::int64_t hopper_backward_bytes(const GradientCall& g) {
-  return BackwardBytes(g).all() + hopper_backward_mask(g).bytes();
+  return BackwardBytes(g).all() + mask_tiles(g.forward).bytes();
 }
-
-MaskTiles hopper_backward_mask(const GradientCall& g) { return mask_tiles(g.forward); }
 
 namespace {
 

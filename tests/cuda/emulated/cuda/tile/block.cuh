@@ -63,6 +63,9 @@ template <class Array>
 void force_to_memory(Array&) {}
 inline float max_or_nan(float a, float b) { return a != a ? a : b != b ? b : a > b ? a : b; }
 inline unsigned count_arrival(unsigned* arrivals) { return (*arrivals)++; }
+inline unsigned load_acquire(const unsigned* from) { return *from; }
+inline void store_release(unsigned* to, unsigned x) { *to = x; }
+inline void add_in_memory(float* to, float x) { *to += x; }
 inline float load_l2(const float* from) { return *from; }
 
 inline int min_of(int x, int y) { return x < y ? x : y; }
@@ -191,6 +194,17 @@ inline float load_shared_float(SharedAddress from) {
   float x;
   std::memcpy(&x, shared_memory + from, 4);
   return x;
+}
+
+inline std::uint32_t load_shared4(SharedAddress from) {
+  std::uint32_t x;
+  std::memcpy(&x, shared_memory + from, 4);
+  return x;
+}
+inline void store_shared4(SharedAddress to, std::uint32_t x) { std::memcpy(shared_memory + to, &x, 4); }
+inline void sync_warp() {
+  const int mine = 0;
+  const emulated::Shown all(&mine);
 }
 
 inline int warp_index() { return thread_index() / 32; }

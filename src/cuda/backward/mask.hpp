@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boolean masks and documents as Hopper's backward pass reads them: packed to bits once per call.
+// Boolean masks, documents and further windows as a backward pass in one kernel reads them: packed to bits
+// once per call.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/call.hpp"
+
+struct CUstream_st;
 
 namespace heed::cuda {
 
@@ -32,8 +36,8 @@ struct MaskTiles {
 
 // What a call's masks become; no words yet. The call's lists are the host's.
 inline MaskTiles mask_tiles(const Call& c) {
-  if (c.mask_count == 0 && c.document_count == 0) return {};
-  bool by_batch = c.document_count > 0 || c.sequences, by_head = false, by_row = c.document_count > 0;
+  if (c.mask_count == 0 && c.document_count == 0 && c.gap_count == 0) return {};
+  bool by_row = c.document_count > 0 || c.gap_count > 0, by_batch = by_row || c.sequences, by_head = false;
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const TensorStrides& stride = c.masks[n].where.stride;
     by_batch |= stride.batch != 0 || c.masks[n].is_tree, by_head |= stride.heads != 0;
@@ -45,5 +49,8 @@ inline MaskTiles mask_tiles(const Call& c) {
           .query_tiles = by_row ? count(c.queries, MaskTiles::queries) : 1,
           .key_tiles = count(c.keys, MaskTiles::keys)};
 }
+
+// The mask, once a launch has put it into this memory.
+MaskTiles packed(const Call&, MaskTiles, std::byte* memory, CUstream_st*);
 
 }  // namespace heed::cuda
