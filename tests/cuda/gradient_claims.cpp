@@ -204,6 +204,24 @@ CLAIM(gradients_of_each_option_are_within_the_bound) {
       }
 }
 
+// Tiles of 64 queries and 128 keys lie beside the band, with a bias that all heads share and dropout.
+CLAIM(gradients_of_a_band_whose_tiles_are_mostly_hidden_are_within_the_bound) {
+  for (const std::string& kernel : backward_kernel_names())
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      Call call{.q = Tensor::random({1, 2, 150, 24}, 141, 3, dtype),
+                .k = Tensor::random({1, 1, 300, 24}, 142, 2, dtype),
+                .v = Tensor::random({1, 1, 300, 24}, 143, 2, dtype)};
+      cases::BoolTensor band({1, 1, 150, 300});
+      cases::for_each({1, 1, 150, 300}, [&](auto b, auto h, auto i, auto j) {
+        band.at(b, h, i, j) = j > 2 * i - 9 && j < 2 * i + 9;
+      });
+      call.matrices.push_back({std::move(band)});
+      if (dtype == DType::bf16) call.bias = Tensor::random({1, 1, 150, 300}, 144, 3, dtype);
+      if (dtype == DType::f16) call.dropout = Dropout{0.3f, 0x5EEDu};
+      expect_right(kernel, BackwardCall(call, 145, true), kernel + ", " + name_of(dtype));
+    }
+}
+
 // Rows far behind the front see its keys and none between.
 CLAIM(gradients_of_a_windows_front_are_within_the_bound) {
   for (const std::string& kernel : backward_kernel_names())

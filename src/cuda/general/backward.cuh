@@ -240,6 +240,12 @@ struct OwnedKeys {
   int first_head, head_step;
 };
 
+// Whom to tell, and what, that the dQ of a step is in its sum; null: nobody yet.
+struct AddedSum {
+  unsigned* word;
+  unsigned value;
+};
+
 template <class Shape>
 struct BackwardMemory {
   static constexpr int slabs = Shape::dim / 64;
@@ -254,6 +260,8 @@ struct BackwardMemory {
   StepRows<Shape::rows> rows[3];  // of the step at hand, the one in flight and the one after it
   unsigned char unfinished[Shape::keys][slabs];
   OwnedKeys owned;
+  bool has_sum;  // of dQ of the step's queries, from the tiles of keys below
+  AddedSum added;
 };
 
 template <class Shape>
@@ -321,6 +329,7 @@ class Backward {
                     .seen = query_tiles_of(s, tile, Shape::rows, Shape::keys, c.front),
                     .first_head = static_cast<int>(c.head(head % kv_heads, 0)),
                     .head_step = c.tiled_heads ? kv_heads : 1};
+    shared.added = {nullptr, 0};
   }
   HEED_DEVICE int head(const Step& step) const {
     return shared.owned.first_head + step.member * shared.owned.head_step;
@@ -332,20 +341,15 @@ class Backward {
   HEED_DEVICE void copy_keys(const Tensor& t, unsigned char* to, int dim, bool in_16) const {
     const OwnedKeys& keys = shared.owned;
     const Row first = row_of(t, keys.b, keys.kv_head, c.sequence(keys.b).first_key + keys.first);
-    copy_tile<KeyCopy>(shared_address(to), t, first, dim, in_16,
+    copy_tile<KeyCopy>(shared_address(to), {t, first, dim, in_16}, keys.first + Shape::keys <= keys.key_count,
                        [&](int r) { return keys.first + r < keys.key_count; });
   }
   HEED_DEVICE SharedAddress q_of(int n) const { return shared_address(shared.q[n % Shape::q_stages]); }
   HEED_DEVICE SharedAddress out_gradient_of(int n) const {
     return shared_address(shared.out_gradient[n % Shape::out_gradient_stages]);
   }
-  HEED_DEVICE void copy_rows(SharedAddress to, const Tensor& t, const PairTiles& tiles, const Rows& rows,
-                             int dim, bool in_16) const {
-    const Row first = row_of(t, tiles.b, tiles.head, tiles.first_row);
-    if (in_16 && dim == Shape::dim && rows.has_all())
-      copy_whole_tile<RowsCopy>(to, t, first);
-    else
-      copy_tile<RowsCopy>(to, t, first, dim, in_16, [&](int r) { return rows.has(r); });
+  HEED_DEVICE static void copy_rows(SharedAddress to, const RowsToCopy& from, const Rows& rows) {
+    copy_tile<RowsCopy>(to, from, rows.has_all(), [&](int r) { return rows.has(r); });
   }
   // Of step n what has this many stages.
   template <int stages>
@@ -354,10 +358,12 @@ class Backward {
     const PairTiles tiles = tiles_of(step);
     const Rows& rows = shared.rows[n % 3];
     if constexpr (Shape::q_stages == stages)
-      copy_rows(q_of(n), c.q, tiles, rows, static_cast<int>(c.dim), plan.q_in_16);
+      copy_rows(q_of(n), {c.q, tiles.first_of(c.q), static_cast<int>(c.dim), plan.q_in_16}, rows);
     if constexpr (Shape::out_gradient_stages == stages)
-      copy_rows(out_gradient_of(n), g.out_gradient, tiles, rows, static_cast<int>(c.value_dim),
-                plan.out_gradient_in_16);
+      copy_rows(out_gradient_of(n),
+                {g.out_gradient, tiles.first_of(g.out_gradient), static_cast<int>(c.value_dim),
+                 plan.out_gradient_in_16},
+                rows);
     if constexpr (Shape::stage == PairStage::every_option && stages == 1)
       pairs.prefetch(tiles, shared_address(shared.p), plan.bias_in_16);
   }
@@ -373,7 +379,6 @@ class Backward {
     sync();
     prefetch<2>(0, step), prefetch<1>(0, step);
     commit_copies();
-    Added added;
 #pragma unroll 1
     for (int n = 0; !step.is_over(); ++n, step = next, next = next.next(group)) {
       wait_for_copies<0>();
@@ -384,16 +389,16 @@ class Backward {
       // fault: cuda-gradient-of-stale-rows
       shared.rows[(n + 2) % 3].put(row);
       sync();
-      added.tell();  // of a step ago
+      if (plan.adds) take_turn(step);
       if (is_seen) add_keys(n);
       sync();
       prefetch<1>(n + 1, next);
       commit_copies();
-      if (plan.adds) added = is_seen ? add_queries(step) : pass_queries(step);
+      if (plan.adds) add_queries(step, is_seen);
     }
     wait_for_copies<0>();
     sync();
-    added.tell();
+    if (thread_index() == 0) tell();
   }
   HEED_DEVICE bool sync_and_look() const {
     if constexpr (Shape::stage == PairStage::every_option) return pairs.sync_and_look();
@@ -432,67 +437,58 @@ class Backward {
         Operand::on_columns(q_of(n), KeySums::first_column()));
   }
 
-  // Whom to tell that a step's dQ is in its sum, once all threads have added: the word of its tile.
-  struct Added {
-    unsigned* word = nullptr;
-    unsigned value = 0;
-
-    HEED_DEVICE void tell() const {
-      if (word && thread_index() == 0) store_release(word, value);
-    }
-  };
-  // The word of a step's tile of queries, and how many tiles of keys come before this one.
+  // The word of a step's tile of queries, and how many tiles of keys come before this one: those of a
+  // window's front, then those from the first that the tile's first query sees on.
   struct Turn {
     std::int64_t tile;
-    unsigned* word;
     unsigned before;
-
-    HEED_DEVICE unsigned wait() const {
-      for (;;)
-        if (const unsigned found = load_acquire(word); found / 2 == before) return found;
-    }
   };
-  // Tiles of a window's front, then those from the first that the tile's first query sees on.
   HEED_DEVICE Turn turn_of(const Step& step) const {
     const OwnedKeys& keys = shared.owned;
-    const std::int64_t tile = plan.tile(keys.line + step.tile, head(step));
     const int fronts = (static_cast<int>(min(c.front, keys.key_count)) + Shape::keys - 1) / Shape::keys,
               first = max_of(step.tile * Shape::rows + keys.first_offset, 0) / Shape::keys;
     const int before = keys.tile < fronts ? keys.tile : keys.tile - max_of(first - fronts, 0);
-    return {tile, plan.adds + tile, static_cast<unsigned>(before)};
+    return {plan.tile(keys.line + step.tile, head(step)), static_cast<unsigned>(before)};
   }
-  HEED_DEVICE Added pass_queries(const Step& step) const {
-    Added added;
-    if (thread_index() == 0) {
+  // Before the products of dK and dV, which hide it: one thread tells that the dQ of a step ago is in its
+  // sum, since all threads have added, and one of another warp waits until those below have added to this
+  // step's.
+  HEED_DEVICE void take_turn(const Step& step) {
+    if (thread_index() == 0) tell();
+    if (thread_index() == Shape::threads - 32) {
       const Turn turn = turn_of(step);
-      added = {turn.word, turn.wait() + 2};
+      unsigned found;
+      do found = load_acquire(plan.adds + turn.tile);
+      while (found / 2 != turn.before);
+      shared.has_sum = found % 2 != 0;
     }
     sync_warp();  // products want whole warps
-    return added;
   }
-  // dQ of a step is added when the tiles of keys below have added theirs.
-  HEED_DEVICE Added add_queries(const Step& step) {
+  HEED_DEVICE void tell() {
+    if (shared.added.word) store_release(shared.added.word, shared.added.value);
+  }
+  HEED_DEVICE void add_queries(const Step& step, bool is_seen) {
+    const Turn turn = turn_of(step);
+    const bool has_sum = shared.has_sum;
+    if (thread_index() == 0)
+      shared.added = {plan.adds + turn.tile, 2 * turn.before + 2 + static_cast<unsigned>(has_sum || is_seen)};
+    if (!is_seen) return;
     typename QuerySums::Sums x;
     QuerySums::clear(x);
     add_products<Shape::type, Shape::keys / 16>(
         x, ItemsAsRows<Shape::score_pitch>::on_rows(shared_address(shared.ds), QuerySums::first_row()),
         Operand::on_columns(shared_address(shared.k), QuerySums::first_column()));
-    const Turn turn = turn_of(step);
-    const bool has_sum = warp_any(lane_index() == 0 && turn.wait() % 2 != 0);
     float* const to = plan.sums + turn.tile * (Shape::rows * Shape::dim) + thread_index();
+    const auto each = [&](const auto& put) {
 #pragma unroll
-    for (int m = 0; m < QuerySums::row_tiles; ++m)
-#pragma unroll
-      for (int n = 0; n < QuerySums::column_tiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          float* const at = to + ((m * QuerySums::column_tiles + n) * 4 + e) * Shape::threads;
-          if (has_sum)
-            add_in_memory(at, x[m][n][e]);
-          else
-            *at = x[m][n][e];
-        }
-    return {turn.word, 2 * turn.before + 3};
+      for (int n = 0; n < QuerySums::numbers; ++n)
+        put(to + n * Shape::threads,
+            x[n / 4 / QuerySums::column_tiles][n / 4 % QuerySums::column_tiles][n % 4]);
+    };
+    if (has_sum)
+      each([](float* at, float y) { add_in_memory(at, y); });
+    else
+      each([](float* at, float y) { *at = y; });
   }
 
   HEED_DEVICE void write(const typename KeySums::Sums& x, const Tensor& to, unsigned char* marks,

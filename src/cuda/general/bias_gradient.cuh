@@ -80,12 +80,14 @@ class BiasGradient {
     const auto kv_head = static_cast<int>(c.kv_head(h));
     if (kv_head != loaded) copy_keys(step, kv_head);
     loaded = kv_head;
+    const bool has_all = shared.rows.has_all();
     const auto has_row = [&](int r) { return shared.rows.has(r); };
-    copy_tile<RowsCopy>(shared_address(shared.q), c.q, row_of(c.q, b, h, step.first_row),
-                        static_cast<int>(c.dim), plan.q_in_16, has_row);
-    copy_tile<RowsCopy>(shared_address(shared.out_gradient), g.out_gradient,
-                        row_of(g.out_gradient, b, h, step.first_row), static_cast<int>(c.value_dim),
-                        plan.out_gradient_in_16, has_row);
+    copy_tile<RowsCopy>(shared_address(shared.q),
+                        {c.q, step.first_of(c.q), static_cast<int>(c.dim), plan.q_in_16}, has_all, has_row);
+    copy_tile<RowsCopy>(shared_address(shared.out_gradient),
+                        {g.out_gradient, step.first_of(g.out_gradient), static_cast<int>(c.value_dim),
+                         plan.out_gradient_in_16},
+                        has_all, has_row);
     pairs.prefetch(step, shared_address(shared.bias), plan.bias_in_16);
     commit_copies();
     wait_for_copies<0>();
@@ -94,11 +96,14 @@ class BiasGradient {
   }
   HEED_DEVICE void copy_keys(const PairTiles& step, int kv_head) const {
     const std::int64_t row = c.sequence(step.b).first_key + first_key;
+    const bool are_all = first_key + Shape::keys <= step.key_count;
     const auto is_key = [&](int r) { return first_key + r < step.key_count; };
-    copy_tile<KeyCopy>(shared_address(shared.k), c.k, row_of(c.k, step.b, kv_head, row),
-                       static_cast<int>(c.dim), plan.k_in_16, is_key);
-    copy_tile<KeyCopy>(shared_address(shared.v), c.v, row_of(c.v, step.b, kv_head, row),
-                       static_cast<int>(c.value_dim), plan.v_in_16, is_key);
+    copy_tile<KeyCopy>(shared_address(shared.k),
+                       {c.k, row_of(c.k, step.b, kv_head, row), static_cast<int>(c.dim), plan.k_in_16},
+                       are_all, is_key);
+    copy_tile<KeyCopy>(shared_address(shared.v),
+                       {c.v, row_of(c.v, step.b, kv_head, row), static_cast<int>(c.value_dim), plan.v_in_16},
+                       are_all, is_key);
   }
   HEED_DEVICE void add_pairs(const PairTiles& step) {
     using Found = PairGradients<Shape>;
@@ -121,16 +126,23 @@ class BiasGradient {
   }
   HEED_DEVICE void write() const {
     const SharedGradient& to = g.bias;
-    each_pair([&](int m, int n, int e) {
-      const std::int64_t i = first_query + Layout::row(m, e / 2), j = first_key + Layout::column(n) + e % 2;
-      if (i >= to.length || j >= to.dim) return;
-      const float x = sums[m][n][e] * lowered<Shape::type> + 0.0f;
-      if (is_finite(x))
-        write_gradient(g, row_of(to.tensor, own_b, own_h, i), j, x);
-      else
-        leave_unfinished(g, g.rows.unfinished_bias,
-                         ((own_b * to.heads + own_h) * to.length + i) * to.dim + j);
-    });
+#pragma unroll
+    for (int x = 0; x < 2 * Layout::row_tiles; ++x) {
+      const std::int64_t i = first_query + Layout::row(x / 2, x % 2);
+      if (i >= to.length) continue;
+      const Row row = row_of(to.tensor, own_b, own_h, i);
+#pragma unroll
+      for (int y = 0; y < 2 * Layout::column_tiles; ++y) {
+        const std::int64_t j = first_key + Layout::column(y / 2) + y % 2;
+        const float sum = sums[x / 2][y / 2][x % 2 * 2 + y % 2] * lowered<Shape::type> + 0.0f;
+        if (j >= to.dim) continue;
+        if (is_finite(sum))
+          write_gradient(g, row, j, sum);
+        else
+          leave_unfinished(g, g.rows.unfinished_bias,
+                           ((own_b * to.heads + own_h) * to.length + i) * to.dim + j);
+      }
+    }
   }
 
   const GradientCall& g;

@@ -40,6 +40,8 @@ struct PairTiles {
   // Keys [begin, end) that a query sees by its range, besides the front.
   HEED_DEVICE int begin(int i) const { return i + first_offset; }
   HEED_DEVICE int end(int i) const { return min_of(i + end_offset, key_count); }
+  // Of a tensor of queries, the step's first row.
+  HEED_DEVICE Row first_of(const Tensor& t) const { return row_of(t, b, head, first_row); }
 };
 
 // What the rows of a step have to themselves. Those beyond the last give nothing (G6).
@@ -73,26 +75,32 @@ struct StepRows {
   }
 };
 
-// Copies neighbouring rows of a tensor to shared memory; where a row is not valid, zeros.
+// Rows of a tensor, as many as a tile has from this one on, on their way to shared memory.
+struct RowsToCopy {
+  const Tensor& tensor;
+  Row first;
+  int dim;     // of a row, from the first number on
+  bool in_16;  // they can be copied 16 bytes at a time
+};
+// `are_all_valid`: what is_valid(r) says of every row; zeros take the place of one that is not.
 template <class Copy, class IsValid>
-HEED_DEVICE void copy_tile(SharedAddress to, const Tensor& t, const Row& first, int dim, bool in_16,
+HEED_DEVICE void copy_tile(SharedAddress to, const RowsToCopy& from, bool are_all_valid,
                            const IsValid& is_valid) {
+  const Tensor& t = from.tensor;
+  if (from.in_16 && are_all_valid && from.dim >= Copy::pieces * 8) {
+    const auto* const at = static_cast<const std::uint16_t*>(t.data) + from.first.first +
+                           Copy::row(0) * t.stride.length + Copy::piece() * 8;
+    const std::int64_t step = Copy::step * t.stride.length;
+#pragma unroll
+    for (int n = 0; n < Copy::copies; ++n) prefetch16(to + Copy::place(n), at + n * step, true);
+    return;
+  }
   Copy::run(
-      to, dim, in_16,
+      to, from.dim, from.in_16,
       [&](int r) -> Row {
-        return {t.data, first.first + max_of(r, 0) * t.stride.length, t.stride.dim, t.type, 0};
+        return {t.data, from.first.first + max_of(r, 0) * t.stride.length, t.stride.dim, t.type, 0};
       },
       is_valid);
-}
-
-// The same of rows that are all valid, as wide as their place.
-template <class Copy>
-HEED_DEVICE void copy_whole_tile(SharedAddress to, const Tensor& t, const Row& first) {
-  const auto* const from = static_cast<const std::uint16_t*>(t.data) + first.first +
-                           Copy::row(0) * t.stride.length + Copy::piece() * 8;
-  const std::int64_t step = Copy::step * t.stride.length;
-#pragma unroll
-  for (int n = 0; n < Copy::copies; ++n) prefetch16(to + Copy::place(n), from + n * step, true);
 }
 
 // Where the operands of a step are in shared memory. A bias of 16 bits waits where P will be: a thread reads
@@ -122,11 +130,12 @@ class PairGradients {
     if (!c.bias.data || !has_16_bits(c.bias.type)) return;
     const Sequence& s = c.sequence(step.b);
     const int queries = static_cast<int>(s.queries) - step.first_query;
-    Row first = row_of(c.bias, step.b, step.head, step.first_row);
+    Row first = step.first_of(c.bias);
     first.first += step.first_key * c.bias.stride.dim;
-    copy_tile<RowCopy<Shape::threads, Shape::rows, Shape::keys, Shape::score_pitch>>(
-        bias, c.bias, first, static_cast<int>(s.keys) - step.first_key, bias_in_16,
-        [&](int r) { return r < queries; });
+    using Copy = RowCopy<Shape::threads, Shape::rows, Shape::keys, Shape::score_pitch>;
+    const int keys = static_cast<int>(s.keys) - step.first_key;
+    copy_tile<Copy>(bias, {c.bias, first, keys, bias_in_16}, queries >= Shape::rows,
+                    [&](int r) { return r < queries; });
   }
 
   // Whether masks let any query of the step see any key. For all threads at once.
