@@ -37,14 +37,10 @@ struct PrefillSoftmax {
   HEED_DEVICE void clear() { max[0] = max[1] = minus_infinity, sum[0] = sum[1] = 0; }
 
   // Scores become weights against the row's maximum and are added to the sums. The maximum follows when it is
-  // exceeded by 2^8, which weights can bear: only then are the sums so far rescaled. Of tile j's columns the
-  // first `columns`: no row sees another.
+  // exceeded by 2^8, which weights can bear: only then are the sums so far rescaled. Of the first `columns`:
+  // no row sees another.
   template <int columns = keys>
-  HEED_DEVICE void weigh(float (&s)[keys / 2], const Call& c, const PrefillRows& rows, int j,
-                         HiddenColumns hidden) {
-    if constexpr (Shape::capped) cap_scores<columns>(s, c);
-    if (hidden.before) hide_before<columns>(s, rows, j);
-    if (hidden.after) hide_after<columns>(s, rows, j);
+  HEED_DEVICE void weigh(float (&s)[keys / 2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float now = max[r];
@@ -79,41 +75,6 @@ struct PrefillSoftmax {
     for (int n = 0; n < value_dim / 8; ++n) {
       o[4 * n] *= factor[0], o[4 * n + 1] *= factor[0];
       o[4 * n + 2] *= factor[1], o[4 * n + 3] *= factor[1];
-    }
-  }
-
- private:
-  // tanh x is 2 / (1 + e^(-2 x)) - 1: twice the cap is in the scale, and the softmax does not see the 1. The
-  // quotient is right to 2^-22: of the score, to 2^-21 of the cap.
-  template <int columns>
-  HEED_DEVICE static void cap_scores(float (&s)[keys / 2], const Call& c) {
-    const float times = -2 * log2_e * c.scale_log2e / c.softcap_log2e;
-#pragma unroll
-    for (int i = 0; i < columns / 2; ++i) s[i] = fast_reciprocal(1.0f + fast_exp2(s[i] * times));
-  }
-
-  template <int columns>
-  HEED_DEVICE static void hide_before(float (&s)[keys / 2], const PrefillRows& rows, int j) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int from = rows.tile->begin_of(rows.row(r)) - j * keys - 2 * (rows.lane % 4);
-#pragma unroll
-      for (int n = 0; n < columns / 8; ++n) {
-        if (8 * n < from) s[4 * n + 2 * r] = minus_infinity;
-        if (8 * n + 1 < from) s[4 * n + 2 * r + 1] = minus_infinity;
-      }
-    }
-  }
-  template <int columns>
-  HEED_DEVICE static void hide_after(float (&s)[keys / 2], const PrefillRows& rows, int j) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int to = rows.tile->end_of(rows.row(r)) - j * keys - 2 * (rows.lane % 4);
-#pragma unroll
-      for (int n = 0; n < columns / 8; ++n) {
-        if (8 * n >= to) s[4 * n + 2 * r] = minus_infinity;
-        if (8 * n + 1 >= to) s[4 * n + 2 * r + 1] = minus_infinity;
-      }
     }
   }
 };
@@ -308,7 +269,7 @@ class PrefillConsumer {
     prepare(own.last, taken);
     wait_for_products<0>();
     pin(first_sums<columns / 2>(s));
-    release_keys(taken);
+    rows.release(shared.keys_empty(taken));
     weigh<columns>(own.last, {own.last < own.plain_begin, own.last >= own.plain_end});
     narrow<columns>();
   }
@@ -346,7 +307,7 @@ class PrefillConsumer {
     prepare(j, next);
     wait_for_products<1>();
     pin(s);
-    release_keys(next);
+    rows.release(shared.keys_empty(next));
     weigh(j, hidden);
     wait_for_products<0>();
     pin(o), pin(p);
@@ -366,10 +327,6 @@ class PrefillConsumer {
     }
     stage = n;
   }
-  // When the products with keys are done: for scales, weigh() does it.
-  HEED_DEVICE void release_keys(unsigned n) const {
-    if constexpr (!Shape::scaled) rows.release(shared.keys_empty(n));
-  }
   // What this warp has read beside products.
   HEED_DEVICE void release_own(SharedAddress barrier) const {
     sync_warp();
@@ -380,14 +337,21 @@ class PrefillConsumer {
     if constexpr (Shape::sloped) PrefillSlopes<Shape>{c, rows}.apply(s, j);
     if constexpr (Shape::biased) bias(stage).apply(s, bias_is_low), release_own(shared.bias_empty(stage));
     if constexpr (Shape::scaled) PrefillScales<Shape>{rows, shared.scales(stage)}.scale_scores(s);
+    hide<columns>(j, hidden);
+    if constexpr (Shape::capped) {
+      PrefillSoftcap<Shape>(c).template apply<columns>(s);
+      hide<columns>(j, hidden);
+    }
+    softmax.template weigh<columns>(s);
+    if constexpr (Shape::dropping) PrefillDropout<Shape>{c, rows}.apply(s, j);
+    if constexpr (Shape::scaled) PrefillScales<Shape>{rows, shared.scales(stage)}.scale_weights(s);
+  }
+  template <int columns>
+  HEED_DEVICE void hide(int j, HiddenColumns hidden) {
     if constexpr (Shape::masked)
       if (visit.is_mixed()) mask.hide(s, rows);
-    softmax.template weigh<columns>(s, c, rows, j, hidden);
-    if constexpr (Shape::dropping) PrefillDropout<Shape>{c, rows}.apply(s, j);
-    if constexpr (Shape::scaled) {
-      PrefillScales<Shape>{rows, shared.scales(stage)}.scale_weights(s);
-      release_own(shared.keys_empty(stage));
-    }
+    if (hidden.before) hide_before<Shape, columns>(s, rows, j);
+    if (hidden.after) hide_after<Shape, columns>(s, rows, j);
   }
   HEED_DEVICE PrefillBias<Shape> bias(unsigned n) const { return {c, rows, shared.bias(n)}; }
 
@@ -435,7 +399,7 @@ class PrefillConsumer {
     prepare(j, taken);
     wait_for_products<0>();
     pin(s);
-    release_keys(taken);
+    rows.release(shared.keys_empty(taken));
     weigh(j, {true, true});
     narrow();
     softmax.rescale(o);

@@ -67,13 +67,23 @@ constexpr PrefillDims prefill_dims[] = {{32, 32},   {64, 64},   {96, 96},  {128,
                                         {192, 128}, {192, 192}, {256, 256}};
 
 // What a kernel is compiled for beside ranges of keys, sink and log-sum-exp: nothing; few queries over many
-// keys, which are cut; a softcap; boolean masks and documents, with ALiBi, a bias or dropout or without; or
-// keys and values of an int8 cache, whose scales are factors of scores and weights.
-enum class PrefillKind : std::uint8_t { plain, cut, capped, masked, sloped, biased, dropping, scaled };
+// keys, which are cut; a softcap; boolean masks and documents, with a softcap, ALiBi, a bias or dropout or
+// without; or keys and values of an int8 cache, whose scales are factors of scores and weights.
+enum class PrefillKind : std::uint8_t {
+  plain,
+  cut,
+  capped,
+  masked,
+  masked_capped,
+  sloped,
+  biased,
+  dropping,
+  scaled
+};
 
 constexpr bool has_masks(PrefillKind kind) {
-  return kind == PrefillKind::masked || kind == PrefillKind::sloped || kind == PrefillKind::biased ||
-         kind == PrefillKind::dropping;
+  return kind == PrefillKind::masked || kind == PrefillKind::masked_capped || kind == PrefillKind::sloped ||
+         kind == PrefillKind::biased || kind == PrefillKind::dropping;
 }
 
 // Up to so many queries of a sequence leave blocks idle where there is one for each head: 128 queries of 32
@@ -89,8 +99,9 @@ constexpr PrefillKind prefill_kind(const Call& c) {
   if (c.drop_below > 0) return PrefillKind::dropping;
   if (c.bias.data) return PrefillKind::biased;
   if (c.alibi.of_heads) return PrefillKind::sloped;
-  if (c.mask_count > 0 || c.document_count > 0) return PrefillKind::masked;
-  if (c.cap != 0) return PrefillKind::capped;
+  const bool is_masked = c.mask_count > 0 || c.document_count > 0;
+  if (c.cap != 0) return is_masked ? PrefillKind::masked_capped : PrefillKind::capped;
+  if (is_masked) return PrefillKind::masked;
   const bool has_units = c.value_dim <= 128 || c.value_dim > 192;  // of whole tiles of keys
   return has_units && c.keys > cut_keys && (c.sequences || cuts_keys(c.each)) ? PrefillKind::cut
                                                                               : PrefillKind::plain;
@@ -126,8 +137,8 @@ constexpr int prefill_keys(const PrefillDims& of) {
 template <int keys_dim, int values_dim, Type element, PrefillKind kind>
 struct PrefillShape {
   static constexpr Type type = element;
-  static constexpr bool capped = kind == PrefillKind::capped, cut = kind == PrefillKind::cut,
-                        scaled = kind == PrefillKind::scaled;
+  static constexpr bool capped = kind == PrefillKind::capped || kind == PrefillKind::masked_capped;
+  static constexpr bool cut = kind == PrefillKind::cut, scaled = kind == PrefillKind::scaled;
   static constexpr bool masked = has_masks(kind), sloped = kind == PrefillKind::sloped,
                         biased = kind == PrefillKind::biased, dropping = kind == PrefillKind::dropping;
   static constexpr int dim = keys_dim, value_dim = values_dim;
@@ -137,6 +148,9 @@ struct PrefillShape {
   // where it holds tiles of a bias, or scales.
   static constexpr bool is_roomy = dim <= 128 && !biased && !scaled;
   static constexpr int stages = groups == 3 ? 3 : 2, query_stages = is_roomy ? 2 : 1;
+  // A tile's scales are read until its weights are done, long after its keys: they have more stages, so that
+  // nothing but the keys' own barrier guards them.
+  static constexpr int scale_stages = 2 * stages;
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a launch that asks for more would wait for ever.
   static constexpr int producer_registers = groups == 2 ? 40 : 32,
@@ -154,7 +168,7 @@ struct PrefillShape {
   static constexpr int queries_at = 1024, keys_at = queries_at + query_stages * query_bytes,
                        values_at = keys_at + stages * key_bytes, bias_at = values_at + stages * value_bytes,
                        scales_at = bias_at + stages * bias_bytes,
-                       end_at = scales_at + stages * 2 * scale_bytes,
+                       end_at = scales_at + scale_stages * 2 * scale_bytes,
                        out_at = out_has_memory ? end_at : queries_at;
   static constexpr int shared_bytes =
       1024 + end_at + (out_has_memory ? out_bytes : 0);  // 1024: to align by hand

@@ -26,7 +26,6 @@ const char* options_refuse(const Call& c) {
       (c.cap != 0) + (c.bias.data != nullptr) + (c.alibi.of_heads != nullptr) + (c.drop_below > 0);
   const bool is_masked = has_masks(prefill_kind(c));
   if (changes > 1) return "it takes one of softcap, bias, ALiBi and dropout";
-  if (c.cap != 0 && (c.mask_count > 0 || c.document_count > 0)) return "it takes no softcap beside masks";
   if (c.softcap_log2e > 512) return "options.softcap is more than its scores are right to";
   if (c.cached && c.layout.is_quantized && (changes > 0 || c.mask_count > 0 || c.document_count > 0))
     return "it takes no options over an int8 cache";
@@ -94,7 +93,7 @@ Partials partials_of(const Call& c, const PrefillTiles& tiles) {
 }
 
 using enum PrefillKind;
-constexpr PrefillKind kinds[] = {plain, cut, capped, masked, sloped, biased, dropping, scaled};
+constexpr PrefillKind kinds[] = {plain, cut, capped, masked, masked_capped, sloped, biased, dropping, scaled};
 
 // What a launch of one kernel takes beside its shape.
 struct PrefillLaunch {

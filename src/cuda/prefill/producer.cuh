@@ -73,7 +73,7 @@ struct PrefillShared {
   }
   // Scales of a tile's keys; those of its values follow them.
   HEED_DEVICE SharedAddress scales(unsigned n) const {
-    return at + Shape::scales_at + n % Shape::stages * 2 * Shape::scale_bytes;
+    return at + Shape::scales_at + n % Shape::scale_stages * 2 * Shape::scale_bytes;
   }
   HEED_DEVICE SharedAddress out() const { return at + Shape::out_at; }
   HEED_DEVICE RowTile* slot(unsigned n) const {
@@ -101,8 +101,6 @@ struct PrefillShared {
   HEED_DEVICE static unsigned slot_phase(unsigned n) { return n / 2 & 1; }
 
   HEED_DEVICE void init() const {
-    // Where consumers read more of a stage of keys than products do, each warp releases it by itself.
-    constexpr int keys_releases = Shape::scaled ? 4 * Shape::groups : Shape::groups;
     for (unsigned n = 0; n < 2; ++n) {
       barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), 128 * Shape::groups);
       slot(n)->is_unfinished = 0;
@@ -110,7 +108,7 @@ struct PrefillShared {
     for (unsigned n = 0; n < Shape::query_stages; ++n)
       barrier_init(queries_full(n), 1), barrier_init(queries_empty(n), Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {
-      barrier_init(keys_full(n), 1), barrier_init(keys_empty(n), keys_releases);
+      barrier_init(keys_full(n), 1), barrier_init(keys_empty(n), Shape::groups);
       barrier_init(values_full(n), 1), barrier_init(values_empty(n), Shape::groups);
       if (Shape::biased) barrier_init(bias_full(n), 1), barrier_init(bias_empty(n), 4 * Shape::groups);
     }

@@ -134,11 +134,16 @@ HEED_DEVICE void force_to_memory(Array& array) {
   asm volatile("" : : "l"(&array) : "memory");
 }
 
-// The larger of two numbers, and NaN if either is.
+// The larger of two numbers, or the smaller, and NaN if either is.
 HEED_DEVICE float max_or_nan(float a, float b) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
   return larger;
+}
+HEED_DEVICE float min_or_nan(float a, float b) {
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
 }
 
 // Publishes what this block wrote to every other block, and returns how many arrived before. For one thread,
