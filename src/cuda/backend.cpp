@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "cuda/runtime/arrays.hpp"
 #include "cuda/runtime/device.hpp"
 #include "cuda/runtime/workspace.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed::cuda {
 namespace {
@@ -44,6 +46,35 @@ class Lists {
  private:
   std::byte* device_;
   std::vector<std::byte> bytes_{};
+};
+
+// The pages of a cached call's sequences, one after the other, as distances from the first in memory.
+class PageDistances {
+ public:
+  explicit PageDistances(const LoweredCall& of) {
+    for (const cache::PagedSequence& s : of.problem.cached)
+      for (const unsigned char* page : table_of(of.call, s))
+        if (!first_ || page < first_) first_ = page;
+    for (const cache::PagedSequence& s : of.problem.cached)
+      for (const unsigned char* page : table_of(of.call, s)) add((page - first_) / Upload::line);
+  }
+  static std::span<const unsigned char* const> table_of(const Call& c, const cache::PagedSequence& s) {
+    return {s.table, static_cast<std::size_t>((s.length + c.layout.page_size - 1) / c.layout.page_size)};
+  }
+  std::int64_t pointer_bytes() const { return cuda::pointer_bytes(std::ssize(lines_)); }
+  Upload with(const std::vector<std::byte>& bytes) const {
+    return {bytes.data(), std::ssize(bytes), lines_.data(), std::ssize(lines_), first_};
+  }
+
+ private:
+  void add(std::int64_t lines) {
+    if (lines > std::numeric_limits<std::uint32_t>::max())
+      throw refusal(Error::capacity, "cache: its pages lie 256 GB apart, or more");
+    lines_.push_back(static_cast<std::uint32_t>(lines));
+  }
+
+  const unsigned char* first_ = nullptr;
+  std::vector<std::uint32_t> lines_{};
 };
 
 // The general kernel, whichever calls it is asked for.
@@ -122,10 +153,11 @@ struct PrefillStarts {
 // How documents come to the device: a number for each key, or the first keys of those that are runs.
 enum class Documents : std::uint8_t { numbers, runs };
 
-// A call and the lists it points to, once they are on the device.
+// A call and the lists it points to, once they are on the device, behind its page tables.
 struct Brought {
   Call call;
   PrefillTiles tiles{};
+  PageDistances pages;
   Lists lists;
 
   Brought(Role role, const RoleCall& of, std::byte* to)
@@ -138,7 +170,8 @@ struct Brought {
     if (starts.partials.back() > 0) tiles.partial_starts = lists.add(starts.partials);
   }
 
-  Brought(Documents documents, const RoleCall& of, std::byte* to) : call(of.call), lists(to) {
+  Brought(Documents documents, const RoleCall& of, std::byte* to)
+      : call(of.call), pages(of.lowered), lists(to + pages.pointer_bytes()) {
     const LoweredCall& lowered = of.lowered;
     if (call.sequences) call.sequences = lists.add(of.sequences());
     if (call.gap_count > 0) call.gaps = lists.add(std::span<const Gap>(lowered.problem.gaps));
@@ -148,8 +181,11 @@ struct Brought {
       bring_runs(lowered);
     else if (call.document_count > 0)
       bring_documents(lowered);
-    if (call.cached) bring_tables(lowered);
+    if (call.cached) bring_tables(lowered, to);
   }
+
+  std::int64_t bytes() const { return pages.pointer_bytes() + std::ssize(lists.bytes()); }
+  Upload upload() const { return pages.with(lists.bytes()); }
 
  private:
   void bring_masks(const LoweredCall& lowered) {
@@ -173,11 +209,12 @@ struct Brought {
     call.documents = lists.add(std::span<const DocumentIds>(lowered.problem.documents));
     call.run_starts = lists.add(lowered.run_starts), call.run_offsets = lists.add(lowered.run_offsets);
   }
-  void bring_tables(const LoweredCall& lowered) {
+  void bring_tables(const LoweredCall& lowered, const std::byte* to) {
     std::vector<cache::PagedSequence> moved;
+    const auto* table = reinterpret_cast<const unsigned char* const*>(to);
     for (const cache::PagedSequence& s : lowered.problem.cached) {
-      const std::int64_t pages = (s.length + call.layout.page_size - 1) / call.layout.page_size;
-      moved.push_back({lists.add(std::vector<const unsigned char*>(s.table, s.table + pages)), s.length});
+      moved.push_back({table, s.length});
+      table += PageDistances::table_of(call, s).size();
     }
     call.cached = lists.add(moved);
   }
@@ -200,15 +237,14 @@ std::int64_t own_bytes(Role role, const Call& c, const Extents& extents) {
 
 template <class What>
 std::int64_t list_bytes(What what, const RoleCall& of) {
-  return rounded(static_cast<std::int64_t>(Brought(what, of, nullptr).lists.bytes().size()));
+  return rounded(Brought(what, of, nullptr).bytes());
 }
 
 // Brings the lists over; returns the workspace behind them.
 Workspace upload_lists(const Brought& brought, const Workspace& workspace, Stream stream) {
-  const auto& lists = brought.lists.bytes();
-  if (!lists.empty()) upload(workspace.rest(), lists.data(), static_cast<std::int64_t>(lists.size()), stream);
+  upload(workspace.rest(), brought.upload(), stream);
   Workspace behind = workspace;
-  behind.free = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
+  behind.free = workspace.rest() + rounded(brought.bytes());
   return behind;
 }
 

@@ -94,8 +94,10 @@ class CudaPages final : public DevicePages {
     const Current device(ordinal_);
     const Memory there = take_memory(runs.size_bytes());
     auto* const list = static_cast<std::byte*>(there.get());
-    upload(list, reinterpret_cast<const std::byte*>(runs.data()),
-           static_cast<std::int64_t>(runs.size_bytes()), nullptr);
+    upload(list,
+           {.bytes = reinterpret_cast<const std::byte*>(runs.data()),
+            .byte_count = static_cast<std::int64_t>(runs.size_bytes())},
+           nullptr);
     const auto longer = [](const TokenRun& a, const TokenRun& b) { return a.count < b.count; };
     launch({side.layout, problem::type_of(side.type), side.side == Side::values, lower(x),
             reinterpret_cast<const TokenRun*>(list), std::ssize(runs),

@@ -155,6 +155,17 @@ CLAIM(keys_that_a_mask_hides_change_no_bit_of_decode) {
                       [&](auto b, auto h, auto i, auto j) { shorter.at(b, h, i, j) = j >= 1111; });
       left.matrices = {{shorter, false}};
       expect_right(decode, left, {.log_sum_exp = true}, "padding on the left");
+      // One entry is shown nothing, the other one tile in the middle.
+      cases::BoolTensor little({2, 1, 1, keys});
+      cases::for_each(little.shape, [&](auto b, auto h, auto i, auto j) {
+        little.at(b, h, i, j) = b == 0 ? j >= seen : j / 64 == 20;
+      });
+      Call hidden = all;
+      hidden.key_lengths = {{seen, keys}}, hidden.matrices = {{little, false}};
+      expect_right(decode, hidden, {.log_sum_exp = true}, "little is shown");
+      const auto apart = run(decode, hidden, {}, Cut::apart),
+                 together = run(decode, hidden, {}, Cut::together);
+      expect(apart && together && same_bits(apart->out, together->out), "little is shown: cut");
     }
 }
 

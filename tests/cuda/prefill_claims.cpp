@@ -147,7 +147,8 @@ CLAIM(prefill_with_a_bias_that_hides_keys_is_within_the_bound) {
       }
 }
 
-// 128 queries and fewer of a sequence of more than 2048 keys: units of these run apart.
+// 128 queries and fewer of a sequence of more than 2048 keys: units of these run apart. Two or four heads of
+// few queries share a tile of rows, but not where sequences differ.
 CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
   for (const auto& [queries, dim, value_dim] : {std::array<std::int64_t, 3>{16, 128, 128},
                                                 {64, 64, 64},
@@ -155,11 +156,12 @@ CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
                                                 {128, 80, 96},
                                                 {70, 256, 256}})
     for (const int ranges : {0, 1, 2}) {
-      Call batch{.q = Tensor::random({3, 4, queries, dim}, 311, 4, DType::bf16),
+      const std::int64_t heads = queries == 16 ? 8 : 4;
+      Call batch{.q = Tensor::random({3, heads, queries, dim}, 311, 4, DType::bf16),
                  .k = Tensor::random({3, 2, 4200, dim}, 312, 2, DType::bf16),
                  .v = Tensor::random({3, 2, 4200, value_dim}, 313, 2, DType::bf16)};
       batch.key_lengths = {{2500, 4200, 300}};
-      if (ranges == 1) batch.sink = Tensor::random({1, 4, 1, 1}, 314, 4);
+      if (ranges == 1) batch.sink = Tensor::random({1, heads, 1, 1}, 314, 4);
       if (ranges == 2) batch.window = Window{1000, 5, Align::starts}, batch.head_map = HeadMap::tiled;
       const auto all = run(prefill, batch, {.log_sum_exp = true});
       expect(all.has_value(), "refused");
@@ -176,6 +178,8 @@ CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
       }
       batch.v.set(1, 0, 3000, 2, nan);
       if (ranges == 0) expect_right(prefill, batch, {}, "poison");
+      batch.key_lengths.reset();
+      if (ranges == 0) expect_right(prefill, batch, {}, "poison in sequences that are alike");
     }
 }
 

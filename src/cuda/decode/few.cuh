@@ -311,7 +311,7 @@ class WarpProducts {
     rescale(first, second);
 #pragma unroll
     for (int d = 0; d < dim / 16; d += 2) {
-      if (Shape::padded && d % 4 == 0 && 16 * d >= work.c.value_dim) break;
+      if (Shape::padded && d % Shape::skipped == 0 && 16 * d >= work.c.value_dim) break;
 #pragma unroll
       for (int j = 0; j < eights / 2; ++j) {
         std::uint32_t a[2][4];
@@ -346,7 +346,7 @@ class WarpProducts {
     float product[eights / 2][2][4] = {};
 #pragma unroll
     for (int k = 0; k < dim / 16; k += 2) {
-      if (Shape::padded && k % 4 == 0 && 16 * k >= work.c.dim) break;
+      if (Shape::padded && k % Shape::skipped == 0 && 16 * k >= work.c.dim) break;
 #pragma unroll
       for (int j = 0; j < eights / 2; ++j) {
         std::uint32_t a[2][4];

@@ -335,8 +335,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   auto& shared = *reinterpret_cast<typename Kernel::Shared*>(memory);
   if (Kernel::launches_dependents_early(plan)) launch_dependents();
   if constexpr (Shape::many) Kernel::prepare(c, plan, shared);
-  // Lists of sequences and pages are written by launches ahead on the stream.
-  if (c.sequences || c.cached) wait_for_prior_launches();
+  // Lists of sequences and pages, and masks, are written by launches ahead on the stream.
+  if (c.sequences || c.cached || plan.mask.words) wait_for_prior_launches();
   Kernel(c, plan, shared).run();
   wait_for_prior_launches();  // a block that has nothing to do, too
 }

@@ -40,6 +40,7 @@ struct DecodeWork {
                    last = visible_keys(sequence, query_of(count - 1));
     seen_by_some = {static_cast<int>(first.begin), static_cast<int>(last.end)};
     seen_by_all = {static_cast<int>(last.begin), static_cast<int>(first.end)};
+    if (plan.mask.words && plan.mask.heads == 1) leave_masked_ends(plan.mask);
   }
 
   // Rows are the queries in order, each for all heads that read the KV head.
@@ -52,6 +53,27 @@ struct DecodeWork {
 
   HEED_DEVICE bool all_see(int begin, int end) const {
     return !(begin < seen_by_all.begin || end > seen_by_all.end);
+  }
+
+ private:
+  // Keys before the first tile that masks show to some query, and behind the last one, are as if no row saw
+  // them: padding is not loaded. The lanes ask for 32 tiles at a time.
+  HEED_DEVICE void leave_masked_ends(const PackedMask& mask) {
+    const TileClass* const tiles = mask.classes + (mask.batch == 1 ? 0 : b) * mask.blocks() * mask.tiles;
+    const auto shown = [&](int first) {
+      const int n = first + lane;
+      const bool is_shown = n >= 0 && n < mask.tiles && tiles[n] != TileClass::empty;
+      return __ballot_sync(0xffffffffu, is_shown);
+    };
+    int first = seen_by_some.begin / mask.tile_keys, last = (seen_by_some.end - 1) / mask.tile_keys;
+    std::uint32_t found = 0;
+    while (first <= last && (found = shown(first)) == 0) first += 32;
+    if (found != 0) first += __ffs(static_cast<int>(found)) - 1;
+    if (first > last) return void(seen_by_some = {0, 0});
+    for (last -= 31; (found = shown(last)) == 0;) last -= 32;
+    last += 31 - __clz(static_cast<int>(found));
+    seen_by_some = {max_of(seen_by_some.begin, first * mask.tile_keys),
+                    min_of(seen_by_some.end, (last + 1) * mask.tile_keys)};
   }
 };
 
@@ -192,16 +214,17 @@ class DecodeRing {
   HEED_DEVICE static void prepare(const DecodePlan&, Barriers&) {}
 
   // This team's tiles of a stretch of the head's keys.
-  HEED_DEVICE DecodeRing(const DecodeHead& head, const DecodePlan&, const KeyStretch& keys, Shared& memory,
-                         Barriers&)
-      : end(keys.end),
+  HEED_DEVICE DecodeRing(const DecodeHead& head, const DecodePlan& plan, const KeyStretch& keys,
+                         Shared& memory, Barriers&)
+      : is_eased(Shape::stages == 3 && plan.is_eased),
+        end(keys.end),
         ring(shared_address(&memory)),
         next(keys.begin + Team::number() * Shape::tile_keys),
         copies(head, next) {}
 
   HEED_DEVICE void begin() {
 #pragma unroll 1
-    for (int n = 0; n < Shape::stages - 1; ++n) load();
+    for (int n = 0; n < (is_eased ? 1 : Shape::stages - 1); ++n) load();
   }
 
   // The next tile, visible to the whole team; the tile before it is no longer needed.
@@ -225,10 +248,12 @@ class DecodeRing {
   HEED_DEVICE void load() {
     if (next < end) copies.start(next, ring + loaded * Shape::stage_bytes);
     commit_copies();
+    if (is_eased) commit_copies();  // of nothing: take() waits for all but one
     next += Shape::teams * Shape::tile_keys;
     loaded = after(loaded);
   }
 
+  const bool is_eased;
   const int end;
   const SharedAddress ring;
   int next, loaded = 0, taken = 0;  // the next tile's first key, its stage, and that of the tile to take

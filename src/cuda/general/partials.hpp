@@ -13,38 +13,56 @@ struct SavedEnd;  // of a row (exact/state.cuh)
 // One of a row: max, sum, two that are unused, and the values under their weights, in fours.
 constexpr std::int64_t partial_floats(std::int64_t value_dim) { return 4 + (value_dim + 3) / 4 * 4; }
 
+// Query heads of one KV head, each of all its queries, that fit side by side into a tile of rows.
+constexpr int heads_of_tile(int group, std::int64_t queries, int rows) {
+  if (4 * queries <= rows && group % 4 == 0) return 4;
+  return 2 * queries <= rows && group % 2 == 0 ? 2 : 1;
+}
+
 // Rows of a KV head are the queries in order, each under all heads that read it.
 struct Partials {
   float* states = nullptr;  // (sequences, KV heads, units, rows, partial_floats)
   // States of a KV head before those of each sequence, (batch); null: every sequence has room for as many.
   const std::int32_t* starts = nullptr;
-  int units = 0, rows = 0;  // that there is room for, of the longest sequence
+  int units = 0,
+      rows = 0;  // that there is room for, of the longest sequence; all have as many without starts
   int unit_keys = 0;
+  int tile_rows = 0;  // prefill's: where heads share a tile of so many rows, units are shorter; else 0
   int cut_rows = 0;   // max rows of a KV head whose keys are cut
   int key_warps = 1;  // that each leave a state of a unit
 
-  constexpr bool cuts(const Call& c, const Sequence& s) const {
-    return s.queries * c.group() <= cut_rows && s.keys > unit_keys;
+  constexpr bool cuts(int group, const Sequence& s) const {
+    return s.queries * group <= cut_rows && s.keys > unit_keys;
+  }
+  constexpr bool cuts(const Call& c, const Sequence& s) const { return cuts(static_cast<int>(c.group()), s); }
+  constexpr int keys_of_unit(int group, const Sequence& s) const {
+    return tile_rows == 0 ? unit_keys : unit_keys / heads_of_tile(group, s.queries, tile_rows);
   }
   // States of a row.
-  constexpr int units_of(const Sequence& s) const {
-    return static_cast<int>((s.keys + unit_keys - 1) / unit_keys) * key_warps;
+  constexpr int units_of(int group, const Sequence& s) const {
+    const int each = keys_of_unit(group, s);
+    return (static_cast<int>(s.keys) + each - 1) / each * key_warps;
   }
 
   // States of one KV head of a sequence.
   struct OfHead {
     float* first;
     std::int64_t row_floats, unit_floats;
+    int units;
     constexpr float* at(int unit, int row) const { return first + unit * unit_floats + row * row_floats; }
   };
+  // Of sequence b of the call, which is s.
+  constexpr OfHead of_head(const Call& c, int group, const Sequence& s, int b, int kv_head) const {
+    const std::int64_t floats = partial_floats(c.value_dim);
+    const int own_rows = starts ? static_cast<int>(s.queries) * group : rows,
+              own_units = starts ? units_of(group, s) : units;
+    const std::int64_t states_of_head = std::int64_t{own_rows} * own_units,
+                       before = starts ? std::int64_t{starts[b]} : b * states_of_head;
+    return {states + (before * c.kv_heads + kv_head * states_of_head) * floats, floats, own_rows * floats,
+            own_units};
+  }
   constexpr OfHead of_head(const Call& c, int b, int kv_head) const {
-    const Sequence& s = c.sequence(b);
-    const std::int64_t own_rows = starts ? s.queries * c.group() : rows,
-                       own_units = starts ? units_of(s) : units;
-    const std::int64_t before = starts ? starts[b] : b * own_units * own_rows,
-                       floats = partial_floats(c.value_dim);
-    return {states + (before * c.kv_heads + kv_head * own_units * own_rows) * floats, floats,
-            own_rows * floats};
+    return of_head(c, static_cast<int>(c.group()), c.sequence(b), b, kv_head);
   }
 };
 

@@ -179,6 +179,7 @@ class PrefillConsumer {
 
   HEED_DEVICE void run() {
     if (rows.group == 0) named_arrive(1, 256);  // it is the first at the matrix units
+    if constexpr (Shape::cut) rows.share(plan.tile_heads, Shape::rows);
     for (unsigned n = 0;; ++n) {
       barrier_wait(shared.slot_full(n), shared.slot_phase(n));
       rows.tile = shared.slot(n);
@@ -217,8 +218,9 @@ class PrefillConsumer {
   HEED_DEVICE OwnTiles own_tiles() const {
     if constexpr (!may_pass)
       return {rows.tile->first, rows.tile->last, rows.tile->plain_begin, rows.tile->plain_end};
-    const int here = rows.rows_here() < 64 ? rows.rows_here() : 64,
-              i0 = rows.tile->first_query + rows.group * 64, i1 = i0 + here - 1;
+    const bool is_shared = Shape::cut && plan.tile_heads > 1;
+    const int before = is_shared ? 0 : rows.group * 64, here = min_of(rows.tile->rows - before, 64),
+              i0 = rows.tile->first_query + before, i1 = i0 + here - 1;
     if (here <= 0 || rows.tile->begin_of(i0) >= rows.tile->end_of(i1))
       return {rows.tile->last + 1, rows.tile->last};
     if constexpr (Shape::cut)

@@ -20,6 +20,7 @@ struct PrefillPlan {
   int key_rows;            // of k, which ends there
   PackedMask mask;         // of boolean masks and documents
   Partials partials;       // where keys are cut
+  int tile_heads;          // that share a tile of rows, each as many of them: 1, or 2 or 4 of a KV head
   // Of an int8 cache: (entries, KV heads, rows), as k and v lie; scale_rows of each KV head, more than there
   // are keys by a tile.
   const float *key_scales, *value_scales;

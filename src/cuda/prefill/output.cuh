@@ -106,7 +106,8 @@ struct PrefillOutput {
   HEED_DEVICE void leave(const float (&o)[dim / 2], Softmax& softmax) const {
     const RowTile& tile = *rows.tile;
     const int group = static_cast<int>(c.group()), kv_head = static_cast<int>(c.kv_head(tile.h)),
-              member = c.tiled_heads ? tile.h / static_cast<int>(c.kv_heads) : tile.h - kv_head * group;
+              member = (c.tiled_heads ? tile.h / static_cast<int>(c.kv_heads) : tile.h - kv_head * group) +
+                       rows.member;
     const Partials::OfHead partials = plan.partials.of_head(c, tile.b, kv_head);
     softmax.add_up(0), softmax.add_up(1);
 #pragma unroll

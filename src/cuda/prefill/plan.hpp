@@ -47,11 +47,11 @@ constexpr std::int64_t section_bytes = 12'000'000;
 
 // Tiles are of different lengths under a causal mask, and where the first one has few rows. Where all are
 // alike, a head at a time.
-constexpr PrefillOrder prefill_order(const Call& c, std::int64_t rows) {
+constexpr PrefillOrder prefill_order(const Call& c, std::int64_t rows, int tile_heads = 1) {
   const Sequence& s = c.each;
   const bool is_causal = s.end_offset < s.key_count && s.first_offset + s.queries <= 0,
              is_ragged = s.queries % rows != 0;
-  const std::int64_t heads = c.batch * c.heads,
+  const std::int64_t heads = c.batch * c.heads / tile_heads,
                      bytes = c.batch * c.kv_heads * s.key_count * (c.dim + c.value_dim) * 2,
                      sections = is_causal || is_ragged ? bytes / section_bytes + 1 : heads;
   return {static_cast<int>(heads), static_cast<int>((heads + sections - 1) / sections),
@@ -77,8 +77,10 @@ constexpr bool has_masks(PrefillKind kind) {
 }
 
 // Up to so many queries of a sequence leave blocks idle where there is one for each head: 128 queries of 32
-// heads over 8192 keys took 87 us (H200, November 2026). Their keys are cut into units of so many.
+// heads over 8192 keys took 87 us (H200, November 2026). Their keys are cut into units of so many, or a half
+// or a fourth of it, where two or four heads fit a tile of rows: as many tiles, which take less time.
 constexpr std::int64_t max_cut_queries = 128, cut_keys = 2048;
+constexpr int cut_rows = 128;  // of a tile
 constexpr bool cuts_keys(const Sequence& s) { return s.queries <= max_cut_queries && s.keys > cut_keys; }
 
 // Where sequences differ, some may be cut.

@@ -62,7 +62,9 @@ std::int64_t prefill_rows(const Call& c) {
 }
 
 std::int64_t prefill_units(const Call& c, const Sequence& s) {
-  return prefill_kind(c) == PrefillKind::cut && cuts_keys(s) ? (s.keys + cut_keys - 1) / cut_keys : 1;
+  if (prefill_kind(c) != PrefillKind::cut || !cuts_keys(s)) return 1;
+  const std::int64_t unit = cut_keys / heads_of_tile(static_cast<int>(c.group()), s.queries, cut_rows);
+  return (s.keys + unit - 1) / unit;
 }
 
 int prefill_tile_keys(const Call& c) { return prefill_keys(prefill_dims_for(c)); }
@@ -83,9 +85,10 @@ Partials partials_of(const Call& c, const PrefillTiles& tiles) {
   if (prefill_kind(c) != PrefillKind::cut) return partials;
   const auto group = static_cast<int>(c.group());
   partials.starts = tiles.partial_starts;
-  partials.units = static_cast<int>((c.keys + cut_keys - 1) / cut_keys);
   partials.rows = group * static_cast<int>(std::min(c.queries, max_cut_queries));
   partials.unit_keys = static_cast<int>(cut_keys);
+  partials.tile_rows = cut_rows;
+  partials.units = std::max(1, partials.units_of(group, c.each));  // where sequences differ, each has its own
   partials.cut_rows = group * static_cast<int>(max_cut_queries);
   return partials;
 }
@@ -129,8 +132,12 @@ void launch_prefill(const Call& call, const Extents& extents, const PrefillTiles
   PrefillPlan plan{};
   plan.next_tile = workspace.counters();
   plan.tile_starts = tiles.starts;
-  plan.tiles = static_cast<int>(tiles.count * c.heads);
-  if (!tiles.starts) plan.order = prefill_order(c, prefill_rows(c));
+  // Where sequences differ, no tile has more than one head: no bit depends on it.
+  plan.tile_heads = tiles.starts || prefill_units(c, c.each) == 1
+                        ? 1
+                        : heads_of_tile(static_cast<int>(c.group()), c.each.queries, cut_rows);
+  plan.tiles = static_cast<int>(tiles.count * c.heads) / plan.tile_heads;
+  if (!tiles.starts) plan.order = prefill_order(c, prefill_rows(c), plan.tile_heads);
   plan.key_rows = static_cast<int>(extents.key_rows);
   plan.mask = packed(c, extents.mask, memory, stream);
   plan.partials = partials_of(c, tiles);

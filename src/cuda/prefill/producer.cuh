@@ -156,7 +156,9 @@ struct PrefillSchedule {
     if (!plan.tile_starts) {
       const int units = Shape::cut ? plan.partials.units : 1;
       const auto [head, tile] = plan.order[number / units];
-      return facts(head / heads, head % heads, tile, number % units);
+      if constexpr (!Shape::cut) return facts(head / heads, head % heads, tile, 0);
+      const int first = head * plan.tile_heads, h = first % heads, group = static_cast<int>(c.group());
+      return facts(first / heads, static_cast<int>(c.head(h / group, h % group)), tile, number % units);
     }
     int low = 0, high = static_cast<int>(c.batch);  // tile_starts[low] * heads <= number
     while (high - low > 1) {
@@ -166,7 +168,7 @@ struct PrefillSchedule {
     const int before = plan.tile_starts[low], each = plan.tile_starts[low + 1] - before;
     number -= before * heads;
     const Sequence& s = c.sequence(low);
-    const int units = Shape::cut && cuts_keys(s) ? plan.partials.units_of(s) : 1;
+    const int units = Shape::cut && cuts_keys(s) ? plan.partials.units_of(static_cast<int>(c.group()), s) : 1;
     return facts(low, number / each, (each - 1 - number % each) / units, number % each % units);
   }
 
@@ -197,9 +199,9 @@ struct PrefillSchedule {
   }
 
   // Where no row sees a key of the unit, its first tile is visited, and all of it hidden.
-  HEED_DEVICE static void cut(RowTile& tile, const Sequence& s, int unit) {
-    constexpr int unit_tiles = cut_keys / Shape::keys;
-    static_assert(cut_keys % Shape::keys == 0);
+  HEED_DEVICE void cut(RowTile& tile, const Sequence& s, int unit) const {
+    static_assert(cut_rows == Shape::rows && cut_keys / 4 % Shape::keys == 0);
+    const int unit_tiles = plan.partials.keys_of_unit(static_cast<int>(c.group()), s) / Shape::keys;
     tile.unit = cuts_keys(s) ? unit : -1;
     if (tile.unit < 0) return;
     const int first = unit * unit_tiles;
@@ -215,24 +217,35 @@ struct BoxCopy {
   const Tensor* from;
   std::uint64_t policy;
 };
-// `count` rows from this one on, in pieces of 64 dimensions. An axis of stride 0 has one entry.
+// Rows from this one on, in pieces of 64 dimensions that lie `apart` rows apart. An axis of stride 0 has one
+// entry.
+template <int apart, int pieces>
+HEED_DEVICE void load_boxes(const BoxCopy& copy, int head, int b, int row) {
+#pragma unroll
+  for (int piece = 0; piece < pieces; ++piece)
+    load_box(copy.to + piece * apart * 128, copy.map,
+             {piece * 64, row, copy.from->stride.heads == 0 ? 0 : head, copy.from->stride.batch == 0 ? 0 : b},
+             copy.full, copy.policy);
+}
+// `count` rows.
 template <int count, int pieces>
 HEED_DEVICE void load_pieces(const BoxCopy& copy, int head, int b, int row) {
   barrier_arrive_expecting(copy.full, count * pieces * 128);
-#pragma unroll
-  for (int piece = 0; piece < pieces; ++piece)
-    load_box(copy.to + piece * count * 128, copy.map,
-             {piece * 64, row, copy.from->stride.heads == 0 ? 0 : head, copy.from->stride.batch == 0 ? 0 : b},
-             copy.full, copy.policy);
+  load_boxes<count, pieces>(copy, head, b, row);
 }
 
 // The queries of a tile of rows, when their memory is free.
 template <class Shape>
 HEED_DEVICE void load_queries(const Call& c, const PrefillPlan& plan, const PrefillShared<Shape>& shared,
                               const RowTile& tile, unsigned n) {
-  load_pieces<Shape::rows, Shape::pieces>(
-      {shared.queries(n), shared.queries_full(n), &plan.q, &c.q, evict_first}, tile.h, tile.b,
-      static_cast<int>(tile.first_row));
+  BoxCopy copy{shared.queries(n), shared.queries_full(n), &plan.q, &c.q, evict_first};
+  const int row = static_cast<int>(tile.first_row);
+  if constexpr (!Shape::cut) return load_pieces<Shape::rows, Shape::pieces>(copy, tile.h, tile.b, row);
+  barrier_arrive_expecting(copy.full, Shape::query_bytes);
+  const int bytes = Shape::rows / plan.tile_heads * 128,  // of a head's rows, in a piece
+      step = c.tiled_heads ? static_cast<int>(c.kv_heads) : 1;
+  for (int m = 0; m < plan.tile_heads; ++m, copy.to += bytes)
+    load_boxes<Shape::rows, Shape::pieces>(copy, tile.h + m * step, tile.b, row);
 }
 
 // One thread of a warpgroup that has few registers.

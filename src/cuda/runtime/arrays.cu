@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cuda/runtime/kernels.hpp"
+#include "cuda/runtime/launch_early.cuh"
 #include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
@@ -143,30 +144,66 @@ __global__ void rotate_pairs(Tensor x, ArrayShape pairs, Rotations rotations) {
   });
 }
 
+// What one launch brings: numbers of pages, to a multiple of 16 bytes, then bytes.
 template <int size>
-struct Bytes {
+struct Parcel {
   uint4 data[size / 16];
+  unsigned long long* pointers;
+  std::byte* bytes;
+  int page_count, byte_count;
+  const unsigned char* first_page;
+
+  static constexpr std::int64_t room_behind(std::int64_t pages) { return size - (pages + 3) / 4 * 16; }
+  HEED_DEVICE int pieces() const { return (page_count + 3) / 4 + (byte_count + 15) / 16; }  // of 16 bytes
 };
 
-// Sixteen at a time, to a multiple of 16; then what remains.
+// A piece for each thread, loaded before anything ahead on the stream has ended: only writes wait for it.
 template <int size>
-__global__ void put(std::byte* to, const __grid_constant__ Bytes<size> from, int bytes) {
-  const int step = static_cast<int>(blockDim.x), whole = bytes / 16;
-  for (int n = static_cast<int>(threadIdx.x); n < whole; n += step)
-    reinterpret_cast<uint4*>(to)[n] = from.data[n];
-  for (int n = 16 * whole + static_cast<int>(threadIdx.x); n < bytes; n += step)
-    to[n] = reinterpret_cast<const std::byte*>(from.data)[n];
+__global__ void __launch_bounds__(threads) put(const __grid_constant__ Parcel<size> parcel) {
+  launch_dependents();
+  const int n = static_cast<int>(block_index()) * threads + thread_index(),
+            fours = (parcel.page_count + 3) / 4;
+  if (n >= parcel.pieces()) return wait_for_prior_launches();
+  // By an address that the compiler cannot follow: it would read the arguments word by word, lane after lane.
+  const uint4* data = parcel.data;
+  asm volatile("" : "+l"(data));
+  const uint4 x = data[n];
+  wait_for_prior_launches();
+  const std::uint32_t words[4] = {x.x, x.y, x.z, x.w};
+  if (n < fours) {
+    for (int i = 0; i < 4 && 4 * n + i < parcel.page_count; ++i)
+      parcel.pointers[4 * n + i] =
+          reinterpret_cast<unsigned long long>(parcel.first_page + words[i] * Upload::line);
+    return;
+  }
+  const int at = (n - fours) * 16;
+  if (at + 16 <= parcel.byte_count) {
+    *reinterpret_cast<uint4*>(parcel.bytes + at) = x;
+    return;
+  }
+  for (int i = 0; at + i < parcel.byte_count; ++i)
+    parcel.bytes[at + i] = static_cast<std::byte>(words[i / 4] >> i % 4 * 8);
 }
 
-// In the arguments of launches of up to `size` bytes.
+// In launches of up to `size` bytes.
 template <int size>
-void upload_in(std::byte* to, const std::byte* from, std::int64_t bytes, Stream stream) {
-  for (std::int64_t at = 0; at < bytes; at += size) {
-    const std::int64_t count = std::min<std::int64_t>(size, bytes - at);
-    Bytes<size> some;
-    std::memcpy(some.data, from + at, static_cast<std::size_t>(count));
-    put<size><<<1, 1024, 0, stream>>>(to + at, some, static_cast<int>(count));
-    check(cudaGetLastError(), "upload");
+void upload_in(std::byte* to, Upload of, Stream stream) {
+  Parcel<size> parcel;
+  parcel.pointers = reinterpret_cast<unsigned long long*>(to);
+  parcel.bytes = to + pointer_bytes(of.page_count);
+  parcel.first_page = of.first_page;
+  while (of.page_count > 0 || of.byte_count > 0) {
+    const std::int64_t pages = std::min<std::int64_t>(of.page_count, size / 4),
+                       bytes = std::min(of.byte_count, Parcel<size>::room_behind(pages)),
+                       pieces = (pages + 3) / 4 + (bytes + 15) / 16;
+    parcel.page_count = static_cast<int>(pages), parcel.byte_count = static_cast<int>(bytes);
+    auto* const data = reinterpret_cast<std::byte*>(parcel.data);
+    if (pages > 0) std::memcpy(data, of.pages, static_cast<std::size_t>(4 * pages));
+    if (bytes > 0)
+      std::memcpy(data + size - Parcel<size>::room_behind(pages), of.bytes, static_cast<std::size_t>(bytes));
+    launch_early(put<size>, {blocks_for(pieces), threads}, stream, parcel);
+    of.pages += pages, of.page_count -= pages, parcel.pointers += pages;
+    of.bytes += bytes, of.byte_count -= bytes, parcel.bytes += bytes;
   }
 }
 
@@ -226,13 +263,14 @@ void launch_rotate(const Tensor& x, const ArrayShape& shape, const Rotations& ro
   check(cudaGetLastError(), "cuda: rotate");
 }
 
-void upload(std::byte* to, const std::byte* from, std::int64_t bytes, Stream stream) {
-  // Launches of few bytes begin sooner, but follow each other: the page tables of 64 sequences of 4096 tokens
-  // in nine of them took 45 us of decode's 290 (H200, November 2026).
-  if (bytes <= 2048)
-    upload_in<2048>(to, from, bytes, stream);
+void upload(std::byte* to, const Upload& of, Stream stream) {
+  // Launches of few bytes begin sooner, but follow each other. The page tables of 64 sequences of 4096 tokens
+  // took 45 us as pointers in nine of them, 12 in two that began when all ahead had ended, and take 1 as
+  // numbers in one (H200, November 2026).
+  if ((of.page_count + 3) / 4 * 16 + of.byte_count <= 2048)
+    upload_in<2048>(to, of, stream);
   else
-    upload_in<32512>(to, from, bytes, stream);
+    upload_in<32512>(to, of, stream);
 }
 
 }  // namespace heed::cuda

@@ -44,8 +44,21 @@ DeviceFacts device_facts();
 // Throws Error::device with the call and CUDA's code, unless it is 0.
 void check(int code, const char* call);
 
-// Copies a few bytes of the host to the device in the arguments of launches: the host's may change at once.
-void upload(std::byte* to, const std::byte* from, std::int64_t bytes, Stream);
+// What a call brings to the device: bytes, and pointers to pages of a cache, which travel as distances from
+// the first page, in lines.
+struct Upload {
+  static constexpr std::int64_t line = 64;  // bytes; every page begins on one
+
+  const std::byte* bytes = nullptr;
+  std::int64_t byte_count = 0;
+  const std::uint32_t* pages = nullptr;
+  std::int64_t page_count = 0;
+  const unsigned char* first_page = nullptr;
+};
+// In the arguments of launches: the host's may change at once. Pointers come first; what follows them lies on
+// 16 bytes.
+void upload(std::byte* to, const Upload&, Stream);
+constexpr std::int64_t pointer_bytes(std::int64_t pages) { return (pages + 1) / 2 * 16; }
 
 // How keys are shared out among blocks, which no bit depends on.
 enum class Cut : std::int8_t { by_the_plan, together, apart };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 
-#include "cuda/runtime/launch.hpp"
+#include "cuda/runtime/launch_early.cuh"
 #include "cuda/runtime/mask.hpp"
 #include "cuda/tile/row.cuh"
 
@@ -49,6 +49,7 @@ HEED_DEVICE std::uint32_t seen_of_32(const Call& c, const Query& q, int first, b
 constexpr int pack_threads = 256;
 __global__ void __launch_bounds__(pack_threads)
     pack_mask(const __grid_constant__ Call c, const __grid_constant__ PackedMask mask) {
+  launch_dependents(), wait_for_prior_launches();
   const int block = static_cast<int>(blockIdx.x), tile_words = mask.tile_keys / 32;
   const int b = static_cast<int>(blockIdx.z) / mask.heads, h = static_cast<int>(blockIdx.z) % mask.heads;
   auto* const words = const_cast<std::uint32_t*>(mask.words);
@@ -80,10 +81,11 @@ PackedMask packed(const Call& c, PackedMask mask, std::byte* memory, Stream stre
   mask.words = reinterpret_cast<const std::uint32_t*>(memory);
   mask.classes = reinterpret_cast<const TileClass*>(memory + mask.word_bytes());
   const int splits = mask.tiles < 32 ? mask.tiles : 32;
-  pack_mask<<<dim3(static_cast<unsigned>(mask.blocks()), static_cast<unsigned>(splits),
-                   static_cast<unsigned>(mask.matrices())),
-              pack_threads, 0, stream>>>(c, mask);
-  check(cudaGetLastError(), "masks to bits");
+  launch_early(pack_mask,
+               {dim3(static_cast<unsigned>(mask.blocks()), static_cast<unsigned>(splits),
+                     static_cast<unsigned>(mask.matrices())),
+                pack_threads},
+               stream, c, mask);
   return mask;
 }
 

@@ -22,6 +22,20 @@ HEED_DEVICE void sync() { __syncthreads(); }
 // True in every thread where it is true in one.
 HEED_DEVICE bool any(bool one) { return __syncthreads_or(one) != 0; }
 
+// On Hopper a launch may begin before those ahead of it on the stream have ended (launch_early.cuh). Until
+// they have, with all they wrote:
+HEED_DEVICE void wait_for_prior_launches() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next launch may begin when every block has called this: it waits by itself for what it reads.
+HEED_DEVICE void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Named barriers, 1 to 15, for some of a block's threads: arrive and wait, or arrive and go on.
 HEED_DEVICE void named_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");

@@ -89,12 +89,8 @@ HEED_DEVICE bool named_any(int barrier, int threads, bool one) {
 HEED_DEVICE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 HEED_DEVICE int warpgroup_index() { return uniform(thread_index() / 128); }
 
-// A launch may begin before those ahead of it on the stream have ended. Until they have, with all they wrote:
-HEED_DEVICE void wait_for_prior_launches() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // 128 bytes into the second-level cache, which every write goes through: they may still change.
 HEED_DEVICE void prefetch_l2(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
-// The next launch may begin when every block has called this: it waits by itself for what it reads.
-HEED_DEVICE void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // The 128 threads of a warpgroup, with a named barrier of their own.
 struct Warpgroup {
