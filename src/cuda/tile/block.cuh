@@ -340,9 +340,6 @@ HEED_DEVICE std::uint32_t shuffle_xor(std::uint32_t x, int bits) {
   return __shfl_xor_sync(0xffffffffu, x, bits);
 }
 
-HEED_DEVICE int max_of_warp(int x) { return __reduce_max_sync(0xffffffffu, x); }
-HEED_DEVICE int min_of_warp(int x) { return __reduce_min_sync(0xffffffffu, x); }
-
 // (x & mask) | bits, in one instruction: of two constants the compiler makes two.
 HEED_DEVICE std::uint32_t and_or(std::uint32_t x, std::uint32_t mask, std::uint32_t bits) {
   std::uint32_t y;

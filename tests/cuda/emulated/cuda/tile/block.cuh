@@ -224,8 +224,6 @@ inline bool all_of_warp(bool each) {
 inline bool warp_any(bool each) {
   return joined(each, [](bool a, bool b) { return a || b; });
 }
-inline int max_of_warp(int x) { return joined(x, max_of); }
-inline int min_of_warp(int x) { return joined(x, min_of); }
 inline std::uint32_t shuffle_xor(std::uint32_t x, int bits) {
   const emulated::Shown all(&x);
   return *static_cast<const std::uint32_t*>(all.of(lane_index() ^ bits));
