@@ -70,6 +70,7 @@ void launch_prepare(const GradientCall& g, Sums sums, Stream stream) {
 MaskTiles packed(const Call& c, MaskTiles mask, std::byte* memory, Stream stream) {
   if (mask.is_empty()) return mask;
   mask.words = reinterpret_cast<const KeyBits*>(memory);
+  if (mask.tiles() == 0) return mask;  // of no keys
   pack_mask_tiles<<<static_cast<unsigned>(mask.tiles()), MaskTiles::keys, 0, stream>>>(c, mask);
   check(cudaGetLastError(), "backward: masks");
   return mask;

@@ -54,7 +54,7 @@ struct Merge {
   // Whether every number of the row is finite.
   HEED_DEVICE bool merge_row(const Query& q, const Partials::OfHead& of, int row) const {
     const int lane = lane_index(), dims = static_cast<int>(c.value_dim);
-    const int units = of.units;
+    const int units = partials.units_of(group, s);  // there may be room for those of a longer sequence
     const Row out = row_of(c.out, q);
     // {max, sum} of one state in each lane; the largest of all maxima first.
     const auto end_of = [&](int u) {

@@ -48,7 +48,6 @@ struct Partials {
   struct OfHead {
     float* first;
     std::int64_t row_floats, unit_floats;
-    int units;
     constexpr float* at(int unit, int row) const { return first + unit * unit_floats + row * row_floats; }
   };
   // Of sequence b of the call, which is s.
@@ -58,8 +57,7 @@ struct Partials {
               own_units = starts ? units_of(group, s) : units;
     const std::int64_t states_of_head = std::int64_t{own_rows} * own_units,
                        before = starts ? std::int64_t{starts[b]} : b * states_of_head;
-    return {states + (before * c.kv_heads + kv_head * states_of_head) * floats, floats, own_rows * floats,
-            own_units};
+    return {states + (before * c.kv_heads + kv_head * states_of_head) * floats, floats, own_rows * floats};
   }
   constexpr OfHead of_head(const Call& c, int b, int kv_head) const {
     return of_head(c, static_cast<int>(c.group()), c.sequence(b), b, kv_head);

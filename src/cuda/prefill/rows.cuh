@@ -14,17 +14,20 @@ struct PrefillRows {
   int lane = thread_index() % 32;
   int row_in_group = thread_index() % 128 / 32 * 16 + lane / 4;
   RowTile* tile = nullptr;  // in shared memory, until it is released
-  // Of the heads that share the tile, this thread's, and its first row of that one.
-  int member = 0, row_in_head = group * 64 + row_in_group;
+  // Of the heads that share the tile, this thread's, and how many rows of the tile the others before it have.
+  // Where no heads share one these are constants: a register more makes products of heads of 64 wait (C7511).
+  int member = 0, rows_before = 0;
 
   // Before the rows of a tile that so many heads share.
   HEED_DEVICE void share(int tile_heads, int tile_rows) {
-    const int of_head = tile_rows / tile_heads, at = group * 64 + row_in_group;
-    member = at / of_head, row_in_head = at % of_head;
+    const int of_head = tile_rows / tile_heads;
+    member = (group * 64 + row_in_group) / of_head, rows_before = member * of_head;
   }
 
   // Query of the sequence.
-  HEED_DEVICE int row(int r) const { return tile->first_query + row_in_head + 8 * r; }
+  HEED_DEVICE int row(int r) const {
+    return tile->first_query + group * 64 + row_in_group + 8 * r - rows_before;
+  }
   // Rows beyond the tile's last are as that one: what they find is not written.
   HEED_DEVICE int written_row(int r) const { return min_of(row(r), tile->first_query + tile->rows - 1); }
   HEED_DEVICE Query query(int i) const {
