@@ -84,6 +84,7 @@ constexpr PrefillOrder claim_order(const TileSteps& steps, int heads, int tiles,
   const auto limited = [](std::int64_t x, std::int64_t low, std::int64_t high) {
     return x < low ? low : x > high ? high : x;
   };
+  if (heads == 0 || tiles == 0) return {heads, 1, tiles};
   const std::int64_t depth = limited(steps.all / tiles / 4, 2, at_once);
   std::int64_t section = (at_once + depth - 1) / depth;
   if (steps.max * tiles > steps.all * 5 / 4) {

@@ -47,16 +47,15 @@ void allow_shared(const Kernel& kernel, int bytes) {
 // Of a plan that has its memory.
 template <class Shape>
 void launch(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
-  const auto blocks = static_cast<unsigned>(plan.blocks());
-  if (blocks == 0) return;
   constexpr int bytes = sizeof(BackwardMemory<Shape>);
   allow_shared(differentiate<Shape>, bytes);
   if (plan.adds)
     check(cudaMemsetAsync(plan.adds, 0, static_cast<std::size_t>(plan.add_bytes()), stream),
           "cudaMemsetAsync");
-  differentiate<Shape><<<blocks, Shape::threads, bytes, stream>>>(g, plan);
+  if (const auto blocks = static_cast<unsigned>(plan.blocks()); blocks > 0)
+    differentiate<Shape><<<blocks, Shape::threads, bytes, stream>>>(g, plan);
   check(cudaGetLastError(), "cuda.general: gradients");
-  if (!plan.adds) return;
+  if (!plan.adds || plan.tiles() == 0) return;  // where there are no keys, dQ is 0
   write_queries<Shape><<<static_cast<unsigned>(plan.tiles()), Shape::threads, 0, stream>>>(g, plan);
   check(cudaGetLastError(), "cuda.general: dQ");
 }
@@ -65,6 +64,7 @@ void launch_bias(const GradientCall& g, const BackwardPlan& plan, Stream stream)
   constexpr int bytes = sizeof(BiasMemory<Shape>);
   allow_shared(differentiate_bias<Shape>, bytes);
   const auto blocks = static_cast<unsigned>(bias_tiles<Shape>(g));
+  if (blocks == 0) return;
   differentiate_bias<Shape><<<blocks, Shape::threads, bytes, stream>>>(g, plan);
   check(cudaGetLastError(), "cuda.general: bias");
 }
