@@ -214,15 +214,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, T
 
 def attend_plainly(q: Tensor, k: Tensor, v: Tensor, causal: str | None, scale: float | None) -> Tensor:
     """What `attend` makes of tensors that nobody watches but autograd. A small call is mostly the road to it."""
-    options = _plain_options(causal, scale)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    options = Options(causal=causal, scale=scale)
+    if _torch_tensors.records_gradients((q, k, v)):
         return HeedAttention.apply(q, k, v, None, None, options, None)[0]
     return heed.attention(q, k, v, out=_empty_out(q, v), **options.keywords())
-
-
-@functools.lru_cache(maxsize=64)
-def _plain_options(causal: str | None, scale: float | None) -> Options:
-    return Options(causal=causal, scale=scale)
 
 
 def table(q: Tensor, k: Tensor, v: Tensor, options: Options, stage: str) -> Tensor:
