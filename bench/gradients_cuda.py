@@ -6,6 +6,7 @@ Every contestant has a forward pass that is over, and computes the gradients by 
 10 B H S S D, half of it under a causal mask. Before that come each one's RMS errors against float64 at a length of 512, and
 whether ten runs have the same bits. Then come heed's rates under each option beside the same call without it, by the pairs of a query
 and a key that see each other; f32; and a layer of bf16, forward and backward as one graph, beside PyTorch's operators.
+What is timed is checked: against each other's gradients, and under an option against float64.
 
     PYTHONPATH=build/cuda-package python3 bench/gradients_cuda.py --json gradients.json
     HEED_CUDA_ARCH=80 ... --tokens 4096        # the general kernel
@@ -133,10 +134,22 @@ def in_turns(graphs, rounds):
     return {name: min(turn[name] for turn in turns) for name in graphs}
 
 
+def check_near(what, found, wanted, most=0.01):
+    """Ends the run where one of these tensors is further from its like than that, by their norms."""
+    for n, (x, y) in enumerate(zip(found, wanted, strict=True)):
+        apart = float((x.detach().double() - y.detach().double()).norm() / y.detach().double().norm())
+        if not apart < most:
+            sys.exit(f"gradients_cuda: {what}: gradient {n} is {apart:.2g} apart")
+
+
 def race(heads, batch, tokens, causal, rounds):
     """{contestant: milliseconds}."""
     tensors = tensors_of(heads, batch, tokens)
-    return in_turns({name: Graph(run) for name, run in contestants(tensors, causal)}, rounds)
+    graphs = {name: Graph(run) for name, run in contestants(tensors, causal)}
+    times = in_turns(graphs, rounds)
+    for name, graph in graphs.items():
+        check_near(f"heed beside {name}, {heads}, {batch} x {tokens}", graphs["heed"].made, graph.made)
+    return times
 
 
 def show_errors(name, errors):
@@ -184,6 +197,52 @@ def keywords_of(said):
     return made, extra
 
 
+def sees(keywords, tokens):
+    """(tokens, tokens): whether a query sees a key."""
+    i, j = torch.arange(tokens, device="cuda")[:, None], torch.arange(tokens, device="cuda")[None]
+    seen = j <= i
+    if "window" in keywords:
+        seen = seen & (i - j <= keywords["window"][0])
+    if "document" in keywords or "query_starts" in keywords:
+        seen = seen & (i // 512 == j // 512)
+    return seen & keywords["keep"][0, 0] if "keep" in keywords else seen
+
+
+def gradients_in_float64(inputs, out_gradient, keywords):
+    """By q, k and v of the first KV head and the query heads that read it, and by their bias and sinks; as a textbook has them."""
+    q, k, v = inputs
+    heads = q.shape[1] // k.shape[1]
+    leaves = [x[:, :count].detach().double().requires_grad_() for x, count in ((q, heads), (k, 1), (v, 1))]
+    scores = leaves[0] @ leaves[1].transpose(2, 3) / q.shape[3] ** 0.5
+    tokens = torch.arange(q.shape[2], device="cuda", dtype=torch.float64)
+    if "softcap" in keywords:
+        scores = keywords["softcap"] * torch.tanh(scores / keywords["softcap"])
+    if "bias" in keywords:
+        leaves.append(keywords["bias"].detach()[:, :heads].double().requires_grad_())
+        scores = scores + leaves[-1]
+    if "alibi" in keywords:
+        slopes = torch.tensor(keywords["alibi"][:heads], device="cuda", dtype=torch.float64)
+        scores = scores - slopes[:, None, None] * (tokens[:, None] - tokens).abs()
+    scores = scores.masked_fill(~sees(keywords, q.shape[2]), -torch.inf)
+    if "sink" in keywords:
+        leaves.append(keywords["sink"].detach()[:heads].double().requires_grad_())
+        scores = torch.cat([scores, leaves[-1][None, :, None, None].expand(*scores.shape[:3], 1)], 3)
+    weights = scores.softmax(3)[..., : k.shape[2]]
+    if "dropout" in keywords:
+        with torch.no_grad():  # a weight of these numbers is 0 only where it is dropped or not seen
+            weighed = heed.attention(q.detach(), k.detach(), v.detach(), return_weights=True, **keywords)[1][:, :heads]
+        weights = weights * (weighed != 0) / (1 - keywords["dropout"])
+    return torch.autograd.grad(weights @ leaves[2], leaves, out_gradient[:, :heads].double())
+
+
+def check_option(name, gradients, wanted):
+    """A bias that all heads share has gradients of heads that are not in `wanted`."""
+    if name == "a bias for all heads":
+        gradients, wanted = gradients[:3], wanted[:3]
+    parts = [x[: len(y)] if x.ndim == 1 else x[:, : y.shape[1]] for x, y in zip(gradients, wanted, strict=True)]
+    check_near(name, parts, wanted)
+
+
 def rates_of_options(rounds):
     """Shows and returns heed's TFLOP/s under each option."""
     rates = {}
@@ -196,7 +255,9 @@ def rates_of_options(rounds):
         def run(out=out, inputs=(*inputs, *extra), out_gradient=out_gradient):
             return torch.autograd.grad(out, inputs, out_gradient, retain_graph=True)
 
-        rates[name] = 10 * 32 * pairs * 128 / in_turns({name: Graph(run)}, rounds)[name] / 1e9
+        graph = Graph(run)
+        rates[name] = 10 * 32 * pairs * 128 / in_turns({name: graph}, rounds)[name] / 1e9
+        check_option(name, graph.made, gradients_in_float64(inputs, out_gradient, keywords))
         share = f"{rates[name] / rates[beside]:>7.0%} of {beside}" if beside else ""
         print(f"{name:34}{rates[name]:>6.0f} TFLOP/s {share}", flush=True)
     return rates
@@ -213,6 +274,7 @@ def in_f32(rounds):
             out = attend(*leaves)
         runs[name] = Graph(lambda out=out, leaves=leaves: torch.autograd.grad(out, leaves, out_gradient, retain_graph=True))
     times = in_turns(runs, rounds)
+    check_near("f32", runs["heed"].made, runs["efficient"].made, 1e-4)
     print(f"f32, 32 heads, 4096 x 64: {', '.join(f'{name} {ms:.2f} ms' for name, ms in times.items())}", flush=True)
     return times
 
@@ -243,10 +305,7 @@ def layers_there_and_back(rounds):
 
         runs[name] = Graph(step)
     times = in_turns(runs, rounds)
-    pairs = zip(runs["heed"].made, runs["torch"].made, strict=True)
-    apart = max(float((a.double() - b.double()).norm().detach() / b.double().norm().detach()) for a, b in pairs)
-    if not apart < 0.02:
-        sys.exit(f"gradients_cuda: the layers are {apart} apart")
+    check_near("the layers", runs["heed"].made, runs["torch"].made, 0.02)
     print(f"a layer there and back: {', '.join(f'{name} {ms:.3f} ms' for name, ms in times.items())}", flush=True)
     return times
 
