@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules import module as hooks
 
 import heed
-from heed import _heed, _torch_formula, _torch_operators, _torch_refusals, _torch_tensors
+from heed import _heed, _torch_formula, _torch_operators, _torch_projections, _torch_refusals, _torch_tensors
 
 __all__ = ["AttentionLayer"]
 
@@ -208,7 +208,7 @@ class AttentionLayer(torch.nn.Module):
         context = x if context is None else context
         value = context if value is None else value
         # By their width: a rank that has some of the heads has as many as its projections make.
-        projected = (self.q_proj(x), self.k_proj(context), self.v_proj(value))
+        projected, are_joined = self._projected(x, context, value)
         q, k, v = (y.unflatten(-1, (-1, width)).transpose(1, 2) for y, width in zip(projected, self._head_widths, strict=True))
         q, k = self._rotated(q, k, options, is_self=is_self)
         asked = {name: options.pop(f"return_{name}", None) for name in ("weights", "lse", "scores")}
@@ -219,7 +219,7 @@ class AttentionLayer(torch.nn.Module):
             options |= {"dropout": self.dropout, "seed": _torch_operators.drawn_seed() if seed is None else seed}
         options["head_map"] = self._made_with["head_map"]
         found = _torch_operators.options_of(options)
-        attended, lse = _torch_operators.attend(q, k, v, found)
+        attended, lse = _torch_operators.attend(q, k, v, found, are_joined=are_joined and self._rotary is None)
         results = [self.o_proj(attended.transpose(1, 2).flatten(2))]
         if asked["weights"]:
             weights = _torch_operators.table(q, k, v, found, "weights")
@@ -230,6 +230,18 @@ class AttentionLayer(torch.nn.Module):
             results.append(_torch_operators.table(q, k, v, found, asked["scores"]))
         results = results if has_batch else [tensor[0] for tensor in results]
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _projected(self, x: torch.Tensor, context: torch.Tensor, value: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], bool]:
+        """(q, k, v) before they are cut into heads, and whether their gradients are better side by side."""
+        modules = (self.q_proj, self.k_proj, self.v_proj)
+        is_eager = not _torch_tensors.is_traced() and context is x and value is x and not _torch_tensors.is_autocast(x)
+        if is_eager and not any(map(_more_than_linear, modules)):
+            weights, biases = [module.weight for module in modules], [module.bias for module in modules]
+            # Otherwise attention would be asked for gradients that nobody wants.
+            are_all_wanted = torch.is_grad_enabled() and (x.requires_grad or all(weight.requires_grad for weight in weights))
+            if are_all_wanted and _torch_tensors.is_watched_by_autograd_alone((x, *weights, *biases)):
+                return _torch_projections.Projections.apply(x, *weights, *biases), True
+        return (self.q_proj(x), self.k_proj(context), self.v_proj(value)), False
 
     def _rotated(
         self, q: torch.Tensor, k: torch.Tensor, options: dict[str, Any], *, is_self: bool

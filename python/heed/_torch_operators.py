@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._C import _functorch
 
 import heed
-from heed import _torch_formula, _torch_tensors
+from heed import _torch_formula, _torch_projections, _torch_tensors
 
 __all__ = ["Options", "attend", "attend_plainly", "checked_seed", "drawn_seed", "options_of", "table", "text_of", "unit_pairs"]
 
@@ -199,13 +199,16 @@ def drawn_seed() -> Tensor:
     return torch.randint(2**63 - 1, (), device="cpu", dtype=torch.int64)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-    """(out, lse) of heed.attention, (batch, heads, queries, value_dim) and (batch, heads, queries); out lies as q does."""
+def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, *, are_joined: bool = False) -> tuple[Tensor, Tensor]:
+    """(out, lse) of heed.attention, (batch, heads, queries, value_dim) and (batch, heads, queries); out lies as q does.
+
+    are_joined: the heads of q, k and v are the columns of projections of one x, and so are those of their gradients, side by side.
+    """
     arrays = (q, k, v, *options.tensors.values())
     if _torch_tensors.is_unwatched(arrays):
         return _attention(q, k, v, options)
     if _torch_tensors.is_watched_by_autograd_alone(arrays):
-        return HeedAttention.apply(q, k, v, options.bias, options.sink, options, None)
+        return HeedAttention.apply(q, k, v, options.bias, options.sink, options, None, are_joined)
     _check((q, k, v), options)
     if torch.onnx.is_in_onnx_export():
         return _torch_formula.attention(q, k, v, options)
@@ -337,12 +340,24 @@ class Saved(NamedTuple):
     lse: Tensor
 
 
-def _gradients(by: tuple[Tensor | None, Tensor | None], saved: Saved, options: Options, wanted: Sequence[bool]) -> Sequence[Tensor]:
+def _joined_gradients(saved: Saved) -> list[Tensor]:
+    """By q, k and v, (batch, heads, tokens, dim) each: columns of one matrix that has a row for each token."""
+    three = saved[:3]
+    columns = _torch_projections.side_by_side([x.shape[1] * x.shape[3] for x in three], saved.q.transpose(1, 2))
+    return [part.unflatten(-1, (x.shape[1], x.shape[3])).transpose(1, 2) for part, x in zip(columns, three, strict=True)]
+
+
+def _gradients(
+    by: tuple[Tensor | None, Tensor | None], saved: Saved, options: Options, wanted: Sequence[bool], *, are_joined: bool = False
+) -> Sequence[Tensor]:
     """By those of q, k, v, the bias and the sink that are wanted; `by` are those by out and by its log-sum-exp."""
     keywords = options.keywords()
     keywords.pop("kernel", None)  # one of the forward pass
     names = tuple(name for name, is_wanted in zip(_BY, wanted, strict=True) if is_wanted)
-    into = [_empty_gradient(name, tensor) for name, tensor in zip("qkv", saved, strict=False) if name in names]
+    if are_joined and all(wanted[:3]):
+        into = _joined_gradients(saved)
+    else:
+        into = [_empty_gradient(name, tensor) for name, tensor in zip("qkv", saved, strict=False) if name in names]
     by_out = torch.zeros_like(saved.out) if by[0] is None else by[0]
     return heed.attention_backward(by_out, *saved, lse_gradient=by[1], by=names, into=into, **keywords)
 
@@ -381,7 +396,7 @@ def _differentiate_attention(ctx: Any, *by: Tensor | None) -> list[Tensor | None
         named = _many_gradients(by, q, k, v, options)
         return [named.get(name) if is_wanted else None for name, is_wanted in zip(_BY, wanted, strict=True)]
     if _torch_tensors.is_unwatched((*by, *saved, *tensors)):
-        found = iter(_gradients(by, saved, options, wanted))
+        found = iter(_gradients(by, saved, options, wanted, are_joined=ctx.are_joined))
     else:
         found = iter(torch.ops.heed.attention_backward(*by, *saved, *options, list(wanted)))
     return [next(found) if is_wanted else None for is_wanted in wanted]
@@ -451,18 +466,27 @@ def _below_autograd(name: str, keys: Any, inputs: Sequence[Any]) -> Any:
 class HeedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sink: Tensor | None, options: Options, keys: Any
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        sink: Tensor | None,
+        options: Options,
+        keys: Any,
+        are_joined: bool = False,
     ) -> tuple[Tensor, Tensor]:
         if bias is not None or sink is not None:
             options = options._replace(bias=bias, sink=sink)
         output = _attention(q, k, v, options) if keys is None else _below_autograd("attention", keys, (q, k, v, *options))
         _save(ctx, (q, k, v, *output), options)
+        ctx.are_joined = are_joined
         ctx.set_materialize_grads(False)
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple:
-        return (*_differentiate_attention(ctx, *gradients), None, None)
+        return (*_differentiate_attention(ctx, *gradients), None, None, None)
 
 
 class HeedTable(torch.autograd.Function):
