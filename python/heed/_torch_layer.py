@@ -219,7 +219,7 @@ class AttentionLayer(torch.nn.Module):
             options |= {"dropout": self.dropout, "seed": _torch_operators.drawn_seed() if seed is None else seed}
         options["head_map"] = self._made_with["head_map"]
         found = _torch_operators.options_of(options)
-        attended, lse = _torch_operators.attend(q, k, v, found, are_joined=are_joined and self._rotary is None)
+        attended, lse = _torch_operators.attend(q, k, v, found, are_joined=are_joined)
         results = [self.o_proj(attended.transpose(1, 2).flatten(2))]
         if asked["weights"]:
             weights = _torch_operators.table(q, k, v, found, "weights")
@@ -239,8 +239,9 @@ class AttentionLayer(torch.nn.Module):
             weights, biases = [module.weight for module in modules], [module.bias for module in modules]
             # Otherwise attention would be asked for gradients that nobody wants.
             are_all_wanted = torch.is_grad_enabled() and (x.requires_grad or all(weight.requires_grad for weight in weights))
-            if are_all_wanted and _torch_tensors.is_watched_by_autograd_alone((x, *weights, *biases)):
-                return _torch_projections.Projections.apply(x, *weights, *biases), True
+            if are_all_wanted and _torch_tensors.are_plain_to_autograd((x, *weights, *biases)):
+                are_joined = self._rotary is None
+                return _torch_projections.Projections.apply(are_joined, x, *weights, *biases), are_joined
         return (self.q_proj(x), self.k_proj(context), self.v_proj(value)), False
 
     def _rotated(

@@ -2,19 +2,18 @@
 """q, k and v of one x by three plain projections, whose gradients take fewer products than those of three modules.
 
 The gradient by x is added up by the products themselves. The gradients by the weights are one product where those by q, k and v lie
-side by side, as heed's attention leaves them when it is asked to: three small ones each leave most of a GPU idle.
+side by side, as heed's attention leaves them when it is asked to: three small ones each leave most of a GPU idle. Which products there
+are depends on the layer alone, never on who listens, so that the sums are the same under a profiler or a mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from heed import _torch_tensors
 
 __all__ = ["Projections", "side_by_side"]
 
@@ -25,53 +24,59 @@ def side_by_side(widths: Sequence[int], like: Tensor) -> list[Tensor]:
     return list(joined.split(list(widths), -1))
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor | None:
-    """The matrix whose columns these are, one beside the other; None where they are not."""
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """The matrix whose columns these are, one beside the other: where they lie so already, it is no copy."""
     first, width = parts[0], sum(part.shape[-1] for part in parts)
-    at, memory = first.storage_offset(), first.untyped_storage().data_ptr()
-    if first.stride(-1) != 1 or first.stride(0) < width:
-        return None
+    at = first.storage_offset()
+    # Whoever differentiates this, or has many gradients in one tensor, must see where the columns come from.
+    is_plain = not torch.is_grad_enabled() and all(type(part) is Tensor and not torch._C._functorch.is_legacy_batchedtensor(part) for part in parts)
+    if not is_plain or first.stride(-1) != 1 or first.stride(0) < width:
+        return torch.cat(list(parts), -1)
     for part in parts:
-        if part.untyped_storage().data_ptr() != memory or part.storage_offset() != at or part.stride() != first.stride():
-            return None
+        is_next = part.storage_offset() == at and part.stride() == first.stride()
+        if not is_next or part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr():
+            return torch.cat(list(parts), -1)
         at += part.shape[-1]
     return first.as_strided((len(first), width), first.stride())
 
 
 class Projections(torch.autograd.Function):
-    """(x, weights of q, k and v, biases or None) to their three products, (batch, tokens, width) each."""
+    """(x, weights of q, k and v, biases or None) to their three products, (batch, tokens, width) each.
+
+    are_joined: their gradients come side by side.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *of: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, are_joined: bool, x: Tensor, *of: Tensor | None) -> tuple[Tensor, ...]:
         weights, biases = of[:3], of[3:]
         ctx.save_for_backward(x, *weights)
+        ctx.are_joined = are_joined
         return tuple(functional.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
-        of_x, of_weights, of_biases = ctx.needs_input_grad[0], ctx.needs_input_grad[1:4], ctx.needs_input_grad[4:]
-        by = [gradient.flatten(0, 1) for gradient in gradients]
-        joined = None
-        if _torch_tensors.is_unwatched((*by, x, *weights)):
-            joined = _joined(by)
-            by_x = _product_sum(by, weights).view_as(x) if of_x else None
-        else:  # somebody asks for gradients of these, or for many at once
-            by_x = sum(gradient @ weight for gradient, weight in zip(gradients, weights, strict=True)) if of_x else None
-        rows = x.flatten(0, 1)
+        of_x, of_weights, of_biases = ctx.needs_input_grad[1], ctx.needs_input_grad[2:5], ctx.needs_input_grad[5:]
+        # Not flatten(), of which many gradients at once (is_grads_batched) know nothing.
+        by = [gradient.reshape(-1, gradient.shape[-1]) for gradient in gradients]
+        joined = _joined(by) if ctx.are_joined and (all(of_weights) or all(of_biases)) else None
+        rows = x.reshape(-1, x.shape[-1])
+        by_x = _product_sum(by, weights).view(x.shape) if of_x else None
         by_weights = _of_each(by, joined, of_weights, lambda gradient: gradient.t() @ rows)
         by_biases = _of_each(by, joined, of_biases, lambda gradient: gradient.sum(0))
-        return by_x, *by_weights, *by_biases
+        return None, by_x, *by_weights, *by_biases
 
 
 def _product_sum(by: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
     total = by[0] @ weights[0]
     for gradient, weight in zip(by[1:], weights[1:], strict=True):
-        total.addmm_(gradient, weight)
+        total = torch.addmm(total, gradient, weight)
     return total
 
 
-def _of_each(by: Sequence[Tensor], joined: Tensor | None, wanted: Sequence[bool], made_of: Any) -> list[Tensor | None]:
+def _of_each(
+    by: Sequence[Tensor], joined: Tensor | None, wanted: Sequence[bool], made_of: Callable[[Tensor], Tensor]
+) -> list[Tensor | None]:
     """made_of() each of the gradients that is wanted: of all at once where they are one matrix, and cut after that."""
     if joined is not None and all(wanted):
         return list(made_of(joined).split([gradient.shape[-1] for gradient in by]))

@@ -20,6 +20,7 @@ from heed import _heed
 
 __all__ = [
     "NotComputed",
+    "are_plain_to_autograd",
     "as_autocast_says",
     "beside_caches",
     "check_kinds",
@@ -52,6 +53,16 @@ def is_watched_by_autograd_alone(objects: tuple[Any, ...]) -> bool:
         return False
     with torch.no_grad():
         return _heed.is_unwatched(objects)
+
+
+def are_plain_to_autograd(objects: Iterable[Any]) -> bool:
+    """Whether an autograd.Function may stand for operations on these: no subclass, transform of torch.func or forward mode.
+
+    Modes and profilers see what it is made of.
+    """
+    if getattr(forward_ad, "_current_level", 0) >= 0 or _functorch.peek_interpreter_stack() is not None:
+        return False
+    return all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in objects if x is not None)
 
 
 def is_traced() -> bool:

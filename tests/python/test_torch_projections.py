@@ -58,21 +58,38 @@ def test_gradients_made_together_are_those_of_each_projection(together, bias, ro
 
 def test_gradients_of_weights_are_one_product_unless_they_are_rotated(monkeypatch):
     seen, joined = [], _torch_projections._joined
-    monkeypatch.setattr(_torch_projections, "_joined", lambda parts: seen.append(joined(parts)) or seen[-1])
+    monkeypatch.setattr(_torch_projections, "_joined", lambda parts: seen.append((parts, joined(parts))) or seen[-1][1])
     x = torch.randn(2, 5, 24).requires_grad_()
     gradients(layer_of(), x)
     gradients(layer_of(rotary=heed.Rotary()), x)
-    assert seen[0].shape == (10, 48)
-    assert seen[1] is None
+    ((parts, matrix),) = seen
+    assert matrix.shape == (10, 48)
+    assert matrix.data_ptr() == parts[0].data_ptr()
 
 
-def test_columns_are_joined_only_where_they_lie_side_by_side():
+def test_columns_are_copied_only_where_they_do_not_lie_side_by_side():
     matrix = torch.arange(60.0).view(5, 12)
     q, k, v = matrix.split([6, 3, 3], -1)
-    assert _torch_projections._joined([q, k, v]).data_ptr() == matrix.data_ptr()
-    assert torch.equal(_torch_projections._joined([q, k, v]), matrix)
-    for parts in ([q, v, k], [k, v, q], [q, k, v.clone()], [q.clone(), k.clone(), v.clone()], [matrix.t(), matrix.t()]):
-        assert _torch_projections._joined(parts) is None
+    with torch.no_grad():
+        assert _torch_projections._joined([q, k, v]).data_ptr() == matrix.data_ptr()
+        assert torch.equal(_torch_projections._joined([q, k, v]), matrix)
+        for parts in ([q, v, k], [k, v, q], [q, k, v.clone()], [q.clone(), k.clone(), v.clone()], [matrix.t(), matrix.t()]):
+            assert torch.equal(_torch_projections._joined(parts), torch.cat(parts, -1))
+
+
+@pytest.mark.parametrize("rotary", [None, heed.Rotary()], ids=["plain", "rotary"])
+def test_who_listens_changes_no_bit_of_a_gradient(together, rotary):
+    class Listener(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, kinds, given=(), named=None):
+            return function(*given, **(named or {}))
+
+    layer, x = layer_of(bias=True, rotary=rotary), torch.randn(2, 5, 24).requires_grad_()
+    plain = gradients(layer, x)
+    with Listener():
+        assert_near(gradients(layer, x), plain, 0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert_near(gradients(layer, x), plain, 0)
+    assert len(together) == 3
 
 
 @pytest.mark.parametrize("frozen", ["x", "q_proj", "k_proj", "v_proj", "x and o_proj"])
