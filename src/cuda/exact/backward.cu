@@ -40,6 +40,9 @@ void launch(Kernel* kernel, std::int64_t blocks, std::size_t shared, Stream stre
   check(cudaGetLastError(), "cuda.exact: gradients");
 }
 
+// Three blocks of threads fit one multiprocessor of 228 KB.
+ExactParts parts_of(const GradientCall& g) { return ExactParts(g, 3 * device_facts().multiprocessors); }
+
 }  // namespace
 
 const char* exact_backward_refuses(const GradientCall& g) {
@@ -47,11 +50,11 @@ const char* exact_backward_refuses(const GradientCall& g) {
   return exact_refuses(g.forward);
 }
 
-std::int64_t exact_backward_bytes(const GradientCall& g) { return ExactParts(g).bytes(); }
+std::int64_t exact_backward_bytes(const GradientCall& g) { return parts_of(g).bytes(); }
 
 void launch_exact_backward(const GradientCall& g, const Workspace& workspace, Stream stream) {
   if (g.q.data || g.k.data || g.v.data)
-    ExactParts(g).run_each(reinterpret_cast<float*>(workspace.rest()), [&](const ExactPart& part) {
+    parts_of(g).run_each(reinterpret_cast<float*>(workspace.rest()), [&](const ExactPart& part) {
       launch(differentiate_keys, ExactKeyGradients::blocks(part), sizeof(PairsShared), stream, g, part);
       if (g.q.data)
         launch(differentiate_rows, ExactRowGradients::blocks(g, part), sizeof(ExactRowGradients::Shared),

@@ -52,7 +52,7 @@ HEED_DEVICE void for_each_sum(const Step& step) {
 #pragma unroll
     for (int e = 0; e < 8; ++e) step(n, e);
 }
-HEED_DEVICE int sum_dim(int e) { return thread_index() % 8 * 4 + (e < 4 ? e : 28 + e); }
+HEED_DEVICE int sum_dim(int e) { return pair_across() * 4 + (e < 4 ? e : 28 + e); }
 
 // Writes the sums of a slab of some items, or marks those that are no numbers: through shared memory, so that
 // one thread knows whether all of an item's numbers are finite.
@@ -67,7 +67,7 @@ struct SlabEnd {
 
   // Item n of this thread.
   HEED_DEVICE static int item(int n) {
-    const int down = thread_index() / 8;
+    const int down = pair_down();
     if constexpr (owned == Owned::rows) return down + 16 * n;
     return n < 4 ? down * 4 + n : 60 + down * 2 + n;
   }
@@ -144,9 +144,10 @@ class ExactKeyGradients {
 
   // A tile of rows is a chain.
   HEED_DEVICE void add_rows(PairChain& sums) {
-    PairChain chain = {};
+    PairChain chain = {}, before;
+    for_each_sum([&](int n, int e) { before[n][e] = sums[n][e]; });
     pairs.add_rows(chain);
-    for_each_sum([&](int n, int e) { sums[n][e] = sums[n][e] + chain[n][e]; });
+    for_each_sum([&](int n, int e) { sums[n][e] = before[n][e] + chain[n][e]; });
   }
 
   // Of the rows in parts before this one, and for the next.
@@ -298,8 +299,7 @@ class ExactRowGradients {
 
   // Four keys of a row lie together.
   HEED_DEVICE void multiply(int now, PairChain& chain) const {
-    const float *keys = &shared.keys[now][0][thread_index() % 8 * 4],
-                *p = &shared.pairs[now][thread_index() / 8][0];
+    const float *keys = &shared.keys[now][0][pair_across() * 4], *p = &shared.pairs[now][pair_down()][0];
 #pragma unroll 1
     for (int w = 0; w < stage_keys; w += 4, p += 4) {
       float x[6][4];

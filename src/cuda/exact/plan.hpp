@@ -123,20 +123,37 @@ struct ExactPart {
   }
 };
 
-// The parts of a pass, each of as many heads as `max_bytes` hold dS of, or of as many rows of one head.
+// The parts of a pass, each of some heads and some of their rows, as `max_bytes` hold dS of. Blocks of
+// threads take about as long as each other, and the device runs `blocks_at_once`: parts are such that few
+// places are empty in the end. No bit of a result depends on that.
 class ExactParts {
  public:
   static constexpr std::int64_t most_bytes = std::int64_t{1} << 30;
 
-  explicit ExactParts(const GradientCall& g, std::int64_t max_bytes = most_bytes)
+  explicit ExactParts(const GradientCall& g, std::int64_t blocks_at_once, std::int64_t max_bytes = most_bytes)
       : heads(g.forward.batch * g.forward.kv_heads),
         row_tiles(tiles(g.forward.queries * g.forward.group())),
         key_tiles(tiles(g.forward.keys)),
         slabs(g.slabs(g.v.data && g.forward.value_dim > g.forward.dim ? g.forward.value_dim : g.forward.dim)),
-        has_pairs(g.q.data) {
+        has_pairs(g.q.data),
+        at_once(blocks_at_once),
+        part_heads(heads),
+        part_rows(row_tiles) {
     const std::int64_t max_tiles = max_bytes / (4 * ExactPart::tile_floats);
-    part_heads = has_pairs ? even_share(heads, max_tiles / (row_tiles * key_tiles)) : heads;
-    part_rows = has_pairs && part_heads == 1 ? even_share(row_tiles, max_tiles / key_tiles) : row_tiles;
+    if (!has_pairs || heads * row_tiles * key_tiles <= max_tiles) return;
+    std::int64_t least = std::int64_t{1} << 62;
+    const auto consider = [&](std::int64_t of_heads, std::int64_t rows) {
+      const std::int64_t found = rows < 1 ? least : units(of_heads, rows);
+      if (found < least) least = found, part_heads = of_heads, part_rows = rows;
+    };
+    const auto consider_heads = [&](std::int64_t of_heads) {
+      if (of_heads < 1 || of_heads > heads || (of_heads > 1 && of_heads * key_tiles > max_tiles)) return;
+      const std::int64_t most = max_tiles / (of_heads * key_tiles), blocks = of_heads * slabs;
+      consider(of_heads, even_share(row_tiles, most));
+      if (most < row_tiles) consider(of_heads, most * blocks / at_once * at_once / blocks);
+    };
+    consider_heads(1), consider_heads(heads);
+    for (std::int64_t waves = 1; waves <= 8; ++waves) consider_heads(waves * at_once / (slabs * key_tiles));
   }
 
   std::int64_t bytes() const { return 4 * (pair_floats() + sum_floats()); }
@@ -152,6 +169,19 @@ class ExactParts {
   }
 
  private:
+  // Times of a tile's product until the last block of each part ends: four of every pair of tiles in the
+  // first kernel, one in the second.
+  std::int64_t units(std::int64_t of_heads, std::int64_t rows) const {
+    const auto waves = [&](std::int64_t blocks) { return (blocks + at_once - 1) / at_once; };
+    const auto of_part = [&](std::int64_t h, std::int64_t r) {
+      return h * r == 0 ? 0 : waves(h * slabs * key_tiles) * r * 4 + waves(h * slabs * r) * key_tiles + 4;
+    };
+    const auto of_rows = [&](std::int64_t h) {
+      return row_tiles / rows * of_part(h, rows) + of_part(h, row_tiles % rows);
+    };
+    return heads / of_heads * of_rows(of_heads) + of_rows(heads % of_heads);
+  }
+
   // n in as few parts as may have up to `max` each.
   static constexpr std::int64_t even_share(std::int64_t n, std::int64_t max) {
     const std::int64_t parts = max < 1 ? n : (n + max - 1) / max;
@@ -170,7 +200,7 @@ class ExactParts {
 
   std::int64_t heads, row_tiles, key_tiles, slabs;
   bool has_pairs;
-  std::int64_t part_heads, part_rows;
+  std::int64_t at_once, part_heads, part_rows;
 };
 
 }  // namespace heed::cuda

@@ -109,7 +109,7 @@ void differentiate_bias(const GradientCall& g) {
 
 void differentiate(const GradientCall& g) {
   constexpr std::int64_t few_tiles = 7;  // in memory at once, so that there are parts of heads and of rows
-  const ExactParts parts(g, few_tiles * ExactPart::tile_floats * 4);
+  const ExactParts parts(g, 8, few_tiles * ExactPart::tile_floats * 4);
   std::vector<float> memory(static_cast<std::size_t>(parts.bytes() / 4));
   const auto of_keys = std::make_unique<PairsShared>();
   const auto of_rows = std::make_unique<ExactRowGradients::Shared>();
