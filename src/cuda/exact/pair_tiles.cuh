@@ -141,21 +141,16 @@ class Pairs {
       differentiate_with_options(dp, by);
     else
       differentiate_weights(dp);
-    if (copy) {
+    if (!copy) return;
 #pragma unroll
-      for (int m = 0; m < 6; ++m)
+    for (int m = 0; m < 6; ++m)
 #pragma unroll
-        for (int four = 0; four < 12; four += 4) {
-          float x[4];
-          load4(x, &shared.tile[tile_row(m)][tile_key(four)]);
-          store4(copy + tile_row(m) * pair_items + tile_key(four), x);
-        }
-    }
+      for (int four = 0; four < 12; four += 4)
+        store4(copy + tile_row(m) * pair_items + tile_key(four), dp[m] + four);
   }
 
   // A chain of the sums of 6 items and 8 dimensions, for this thread.
   using Sums = float[6][8];
-  HEED_DEVICE int key(int n) const { return tile_row(n); }
   HEED_DEVICE int dim(int e) const { return across * 4 + (e < 4 ? e : 28 + e); }
 
   // chain += the tile's transpose times its rows of dO, or of q.
@@ -215,8 +210,9 @@ class Pairs {
     if (is_scores || piece.product == Product::weights) {
       const int which = is_scores ? 0 : 1;
       const std::int64_t end = is_scores ? c.dim : c.value_dim;
-      load_dims(is_scores ? c.q : g.out_gradient, shared.rows.at[which], end, to, row_slot);
-      load_dims(is_scores ? c.k : c.v, shared.keys.at[which], end, to + pair_items * depth_pitch, key_slot);
+      load_dims(is_scores ? c.q : g.out_gradient, shared.rows.at[which], end, to, thread_index() / 4);
+      load_dims(is_scores ? c.k : c.v, shared.keys.at[which], end, to + pair_items * depth_pitch,
+                key_slot(thread_index() / 4));
     } else {
       const bool is_values = piece.product == Product::of_values;
       load_items(is_values ? g.out_gradient : c.q,
@@ -226,20 +222,16 @@ class Pairs {
     commit_copies();
   }
 
-  // Where rows and keys lie in a piece of dimensions: those that sixteen threads, or eight, read together lie
-  // side by side.
-  HEED_DEVICE static int row_slot(int r) {
-    return r < 64 ? r / 4 + r % 4 * 16 : 64 + r % 32 / 2 + r % 2 * 16;
-  }
+  // Where a key lies in a piece of dimensions: those that eight threads read together lie side by side. Rows
+  // lie in their order.
   HEED_DEVICE static int key_slot(int k) { return k / 32 * 32 + k % 32 / 4 + k % 4 * 8; }
 
-  // Four dimensions of three items for each thread: those of its first number and of the 32nd after each.
-  template <class Slot>
+  // Four dimensions of three items for each thread, 32 after each other; the first goes to this slot.
   HEED_DEVICE void load_dims(const Tensor& t, const std::int64_t* at, std::int64_t end, float* to,
-                             const Slot& slot) const {
-    const int e = thread_index() % 4 * 4, first = thread_index() / 4;
+                             int slot) const {
+    const int e = thread_index() % 4 * 4;
     const std::int64_t from = piece.index * pair_depth + e;
-    to += e, at += first;
+    to += slot * depth_pitch + e, at += thread_index() / 4;
     if (in_place) {
       const float* const data = static_cast<const float*>(t.data) + from;
       std::int64_t item[pair_items / 32];  // before the copies: each would wait for what was read before it
@@ -247,29 +239,28 @@ class Pairs {
       for (int n = 0; n < pair_items / 32; ++n) item[n] = at[32 * n];
 #pragma unroll
       for (int n = 0; n < pair_items / 32; ++n)
-        copy16_if(to + slot(first + 32 * n) * depth_pitch, data + item[n], item[n] != no_item && from < end);
+        copy16_if(to + 32 * n * depth_pitch, data + item[n], item[n] != no_item && from < end);
       return;
     }
 #pragma unroll 1
     for (int n = 0; n < pair_items / 32 * 4; ++n) {
       const int place = n / 4 * 32, x = n % 4;
       const Row row{t.data, at[place], t.stride.dim, t.type, 16 * t.stride.dim};
-      to[slot(first + place) * depth_pitch + x] =
-          row.first != no_item && from + x < end ? read(row, from + x) : 0.0f;
+      to[place * depth_pitch + x] = row.first != no_item && from + x < end ? read(row, from + x) : 0.0f;
     }
   }
 
   // Of the piece that has arrived, each thread what it has copied.
   HEED_DEVICE void scale_queries() const {
-    float* const from = shared.stages[stage_index] + thread_index() % 4 * 4;
+    float* const from =
+        shared.stages[stage_index] + thread_index() / 4 * depth_pitch + thread_index() % 4 * 4;
 #pragma unroll
     for (int n = 0; n < pair_items; n += 32) {
-      float* const at = from + row_slot(thread_index() / 4 + n) * depth_pitch;
       float x[4];
-      load4(x, at);
+      load4(x, from + n * depth_pitch);
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[e] = x[e] * c.scaling.query;
-      store4(at, x);
+      store4(from + n * depth_pitch, x);
     }
   }
 
@@ -298,7 +289,7 @@ class Pairs {
   }
 
   // Row m and key n of this thread, in the tile.
-  HEED_DEVICE int tile_row(int m) const { return m < 4 ? down * 4 + m : 60 + down * 2 + m; }
+  HEED_DEVICE int tile_row(int m) const { return down + 16 * m; }
   HEED_DEVICE int tile_key(int n) const { return across * 4 + n % 4 + n / 4 * 32; }
   template <class Step>
   HEED_DEVICE static void for_each(const Step& step) {
@@ -414,7 +405,7 @@ class Pairs {
     }
   }
 
-  HEED_DEVICE void differentiate_with_options(const Scores& dp, By by) {
+  HEED_DEVICE void differentiate_with_options(Scores& dp, By by) {
     put(dp);
 #pragma unroll 1
     for (int n = 0; n < 72; ++n) {
@@ -424,6 +415,10 @@ class Pairs {
       ds = is_hidden(of.weight) ? 0.0f : of.weight * (ds * of.keep - shared.rows.rows[r].delta);
       if (by == By::product && c.softcap.cap != 0) ds = ds * of.slope;
     }
+#pragma unroll
+    for (int m = 0; m < 6; ++m)
+#pragma unroll
+      for (int four = 0; four < 12; four += 4) load4(dp[m] + four, &shared.tile[tile_row(m)][tile_key(four)]);
   }
 
   HEED_DEVICE PairScore score(int r, std::int64_t row, std::int64_t j, float s) const {

@@ -128,7 +128,7 @@ struct ExactPart {
 // places are empty in the end. No bit of a result depends on that.
 class ExactParts {
  public:
-  static constexpr std::int64_t most_bytes = std::int64_t{1} << 30;
+  static constexpr std::int64_t most_bytes = std::int64_t{1} << 30, slots = 2;
 
   explicit ExactParts(const GradientCall& g, std::int64_t blocks_at_once, std::int64_t max_bytes = most_bytes)
       : heads(g.forward.batch * g.forward.kv_heads),
@@ -139,8 +139,8 @@ class ExactParts {
         at_once(blocks_at_once),
         part_heads(heads),
         part_rows(row_tiles) {
-    const std::int64_t max_tiles = max_bytes / (4 * ExactPart::tile_floats);
-    if (!has_pairs || heads * row_tiles * key_tiles <= max_tiles) return;
+    const std::int64_t max_tiles = max_bytes / (4 * slots * ExactPart::tile_floats);
+    if (!has_pairs || heads * row_tiles * key_tiles <= slots * max_tiles) return;
     std::int64_t least = std::int64_t{1} << 62;
     const auto consider = [&](std::int64_t of_heads, std::int64_t rows) {
       const std::int64_t found = rows < 1 ? least : units(of_heads, rows);
@@ -156,16 +156,33 @@ class ExactParts {
     for (std::int64_t waves = 1; waves <= 8; ++waves) consider_heads(waves * at_once / (slabs * key_tiles));
   }
 
-  std::int64_t bytes() const { return 4 * (pair_floats() + sum_floats()); }
+  std::int64_t bytes() const { return 4 * (used_slots() * pair_floats() + sum_floats()); }
 
-  template <class Run>
-  void run_each(float* memory, const Run& run) const {
+  // The dQ of a part comes after the dS of the next one, whose last blocks leave places empty that it takes:
+  // each has memory of its own.
+  enum class Beside : std::uint8_t { nothing, the_next_part };
+  template <class Keys, class Rows>
+  void run_each(float* memory, const Keys& run_keys, const Rows& run_rows) const {
     const auto least = [](std::int64_t x, std::int64_t y) { return x < y ? x : y; };
+    ExactPart before{};
+    std::int64_t number = 0;
     for (std::int64_t head = 0; head < heads; head += part_heads)
-      for (std::int64_t row = 0; row < row_tiles; row += part_rows)
-        run(ExactPart{head, least(part_heads, heads - head), row, least(part_rows, row_tiles - row),
-                      key_tiles, slabs, row == 0, row + part_rows >= row_tiles, has_pairs ? memory : nullptr,
-                      memory + pair_floats()});
+      for (std::int64_t row = 0; row < row_tiles; row += part_rows, ++number) {
+        const ExactPart part{head,
+                             least(part_heads, heads - head),
+                             row,
+                             least(part_rows, row_tiles - row),
+                             key_tiles,
+                             slabs,
+                             row == 0,
+                             row + part_rows >= row_tiles,
+                             has_pairs ? memory + number % slots * pair_floats() : nullptr,
+                             memory + used_slots() * pair_floats()};
+        run_keys(part);
+        if (has_pairs && number > 0) run_rows(before, Beside::the_next_part);
+        before = part;
+      }
+    if (has_pairs && number > 0) run_rows(before, Beside::nothing);
   }
 
  private:
@@ -191,6 +208,7 @@ class ExactParts {
   static constexpr std::int64_t tiles(std::int64_t n) {
     return n > 0 ? (n + ExactPart::items - 1) / ExactPart::items : 1;
   }
+  std::int64_t used_slots() const { return part_heads == heads && part_rows == row_tiles ? 1 : slots; }
   std::int64_t pair_floats() const {
     return has_pairs ? part_heads * part_rows * key_tiles * ExactPart::tile_floats : 0;
   }
