@@ -6,6 +6,7 @@
 #include "cuda/exact/backward.cuh"
 #include "cuda/exact/bias_gradient.cuh"
 #include "cuda/exact/plan.hpp"
+#include "cuda/runtime/launch_early.cuh"
 
 namespace heed::cuda {
 namespace {
@@ -14,6 +15,7 @@ __global__ void __launch_bounds__(pair_threads, 3)
     differentiate_keys(const __grid_constant__ GradientCall g, const __grid_constant__ ExactPart part) {
   extern __shared__ __align__(16) unsigned char memory[];
   PairOptions options;
+  launch_dependents();
   ExactKeyGradients(g, part, *reinterpret_cast<PairsShared*>(memory), options).run();
 }
 
@@ -21,6 +23,7 @@ __global__ void __launch_bounds__(pair_threads, 3)
     differentiate_rows(const __grid_constant__ GradientCall g, const __grid_constant__ ExactPart part) {
   extern __shared__ __align__(16) unsigned char memory[];
   ExactRowGradients(g, part, *reinterpret_cast<ExactRowGradients::Shared*>(memory)).run();
+  wait_for_prior_launches();  // the launch after this one begins when this one has ended
 }
 
 __global__ void __launch_bounds__(pair_threads, 2)
@@ -30,15 +33,22 @@ __global__ void __launch_bounds__(pair_threads, 2)
   ExactBiasGradient(g, *reinterpret_cast<ExactBiasGradient::Shared*>(memory), options).run();
 }
 
-template <class Kernel, class... Arguments>
-void launch(Kernel* kernel, std::int64_t blocks, std::size_t shared, Stream stream,
-            const Arguments&... arguments) {
+// Beside: it takes the places that the last blocks of the launch before it leave empty.
+template <class... Parameters>
+void launch(ExactParts::Beside beside, void (*kernel)(Parameters...), std::int64_t blocks, std::size_t shared,
+            Stream stream, const std::type_identity_t<Parameters>&... arguments) {
   if (blocks == 0) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
         "cudaFuncSetAttribute");
-  kernel<<<static_cast<unsigned>(blocks), pair_threads, shared, stream>>>(arguments...);
+  const dim3 grid(static_cast<unsigned>(blocks));
+  if (beside == ExactParts::Beside::the_next_part)
+    return launch_early(kernel, {grid, pair_threads, shared}, stream, arguments...);
+  kernel<<<grid, pair_threads, shared, stream>>>(arguments...);
   check(cudaGetLastError(), "cuda.exact: gradients");
 }
+
+// Three blocks of threads fit one multiprocessor of 228 KB.
+ExactParts parts_of(const GradientCall& g) { return ExactParts(g, 3 * device_facts().multiprocessors); }
 
 }  // namespace
 
@@ -47,22 +57,28 @@ const char* exact_backward_refuses(const GradientCall& g) {
   return exact_refuses(g.forward);
 }
 
-std::int64_t exact_backward_bytes(const GradientCall& g) { return ExactParts(g).bytes(); }
+std::int64_t exact_backward_bytes(const GradientCall& g) { return parts_of(g).bytes(); }
 
 void launch_exact_backward(const GradientCall& g, const Workspace& workspace, Stream stream) {
+  using Beside = ExactParts::Beside;
   if (g.q.data || g.k.data || g.v.data)
-    ExactParts(g).run_each(reinterpret_cast<float*>(workspace.rest()), [&](const ExactPart& part) {
-      launch(differentiate_keys, ExactKeyGradients::blocks(part), sizeof(PairsShared), stream, g, part);
-      if (g.q.data)
-        launch(differentiate_rows, ExactRowGradients::blocks(g, part), sizeof(ExactRowGradients::Shared),
-               stream, g, part);
-    });
+    parts_of(g).run_each(
+        reinterpret_cast<float*>(workspace.rest()),
+        [&](const ExactPart& part) {
+          launch(Beside::nothing, differentiate_keys, ExactKeyGradients::blocks(part), sizeof(PairsShared),
+                 stream, g, part);
+        },
+        [&](const ExactPart& part, Beside beside) {
+          launch(beside, differentiate_rows, ExactRowGradients::blocks(g, part),
+                 sizeof(ExactRowGradients::Shared), stream, g, part);
+        });
   launch_exact_bias_gradient(g, stream);
 }
 
 void launch_exact_bias_gradient(const GradientCall& g, Stream stream) {
   if (g.bias.elements() == 0) return;
-  launch(differentiate_bias, BiasTiles(g).blocks(), sizeof(ExactBiasGradient::Shared), stream, g);
+  launch(ExactParts::Beside::nothing, differentiate_bias, BiasTiles(g).blocks(),
+         sizeof(ExactBiasGradient::Shared), stream, g);
 }
 
 }  // namespace heed::cuda

@@ -52,7 +52,7 @@ HEED_DEVICE void for_each_sum(const Step& step) {
 #pragma unroll
     for (int e = 0; e < 8; ++e) step(n, e);
 }
-HEED_DEVICE int sum_dim(int e) { return thread_index() % 8 * 4 + (e < 4 ? e : 28 + e); }
+HEED_DEVICE int sum_dim(int e) { return pair_across() * 4 + (e < 4 ? e : 28 + e); }
 
 // Writes the sums of a slab of some items, or marks those that are no numbers: through shared memory, so that
 // one thread knows whether all of an item's numbers are finite.
@@ -67,7 +67,7 @@ struct SlabEnd {
 
   // Item n of this thread.
   HEED_DEVICE static int item(int n) {
-    const int down = thread_index() / 8;
+    const int down = pair_down();
     if constexpr (owned == Owned::rows) return down + 16 * n;
     return n < 4 ? down * 4 + n : 60 + down * 2 + n;
   }
@@ -144,9 +144,10 @@ class ExactKeyGradients {
 
   // A tile of rows is a chain.
   HEED_DEVICE void add_rows(PairChain& sums) {
-    PairChain chain = {};
+    PairChain chain = {}, before;
+    for_each_sum([&](int n, int e) { before[n][e] = sums[n][e]; });
     pairs.add_rows(chain);
-    for_each_sum([&](int n, int e) { sums[n][e] = sums[n][e] + chain[n][e]; });
+    for_each_sum([&](int n, int e) { sums[n][e] = before[n][e] + chain[n][e]; });
   }
 
   // Of the rows in parts before this one, and for the next.
@@ -260,26 +261,41 @@ class ExactRowGradients {
 
   // A piece of a tile of keys, and of dS.
   HEED_DEVICE void load(std::int64_t key_tile, int piece) const {
-    const float* const pairs = part.pair_tile(block.head, tile, key_tile) + piece * stage_keys;
-    for (int n = thread_index(); n < pair_items * stage_keys / 4; n += pair_threads) {
-      const int r = n / (stage_keys / 4), k = n % (stage_keys / 4) * 4;
-      copy16_if(&shared.pairs[stage][r][k], pairs + r * pair_items + k, true);
-    }
-    const Sequence& s = c.sequence(block.b);
-    const std::int64_t first = key_tile * pair_items + piece * stage_keys, d = block.slab * pair_slab;
-#pragma unroll 1
-    for (int n = thread_index(); n < stage_keys * pair_slab / 4; n += pair_threads) {
-      const int k = n / (pair_slab / 4), e = n % (pair_slab / 4) * 4;
-      const Row row = row_of(c.k, block.b, block.kv_head, s.first_key + first + k);
-      float* const to = &shared.keys[stage][k][e];
-      const bool is_key = first + k < s.key_count;
-      if (in_place) {
-        copy16_if(to, static_cast<const float*>(row.data) + row.first + d + e, is_key && d + e < c.dim);
-        continue;
-      }
-      for (int x = 0; x < 4; ++x) to[x] = is_key && d + e + x < c.dim ? read(row, d + e + x) : 0.0f;
-    }
+    const int first_row = thread_index() / 4, first_pair = thread_index() % 4 * 4;
+    const float* const pairs =
+        part.pair_tile(block.head, tile, key_tile) + first_row * pair_items + piece * stage_keys + first_pair;
+#pragma unroll
+    for (int r = 0; r < pair_items; r += 32)
+#pragma unroll
+      for (int k = 0; k < stage_keys; k += 16)
+        copy16_if(&shared.pairs[stage][first_row + r][first_pair + k], pairs + r * pair_items + k, true);
+    load_keys(key_tile * pair_items + piece * stage_keys);
     commit_copies();
+  }
+
+  HEED_DEVICE void load_keys(std::int64_t first) const {
+    constexpr int fours = pair_slab / 4, together = pair_threads / fours;
+    const Sequence& s = c.sequence(block.b);
+    const int k = thread_index() / fours, e = thread_index() % fours * 4;
+    const std::int64_t d = block.slab * pair_slab + e;
+    float* const to = &shared.keys[stage][k][e];
+    first += k;
+    const Row row = row_of(c.k, block.b, block.kv_head, s.first_key + first);
+    if (in_place) {
+      const float* from = static_cast<const float*>(row.data) + row.first + d;
+      const std::int64_t step = together * c.k.stride.length, count = d < c.dim ? s.key_count - first : 0;
+#pragma unroll
+      for (int n = 0; n < stage_keys; n += together, from += step)
+        copy16_if(to + n * pair_slab, from, n < count);
+      return;
+    }
+#pragma unroll 1
+    for (int n = 0; n < stage_keys / together * 4; ++n) {
+      const int place = n / 4 * together, x = n % 4;
+      const bool is_there = first + place < s.key_count && d + x < c.dim;
+      to[place * pair_slab + x] =
+          is_there ? read(row_of(c.k, block.b, block.kv_head, s.first_key + first + place), d + x) : 0.0f;
+    }
   }
 
   // Keys that are not finite are zeros: whoever sees one has no number anyway, and it reaches nobody else
@@ -290,7 +306,7 @@ class ExactRowGradients {
       float* const at = &shared.keys[stage][0][0] + n + thread_index() * 4;
       float x[4];
       load4(x, at);
-      if (is_finite(x[0]) && is_finite(x[1]) && is_finite(x[2]) && is_finite(x[3])) continue;
+      if (fmaf(x[0], 0.0f, fmaf(x[1], 0.0f, fmaf(x[2], 0.0f, x[3] * 0.0f))) == 0.0f) continue;
       x[0] = x[1] = x[2] = x[3] = 0;
       store4(at, x);
     }
@@ -298,8 +314,7 @@ class ExactRowGradients {
 
   // Four keys of a row lie together.
   HEED_DEVICE void multiply(int now, PairChain& chain) const {
-    const float *keys = &shared.keys[now][0][thread_index() % 8 * 4],
-                *p = &shared.pairs[now][thread_index() / 8][0];
+    const float *keys = &shared.keys[now][0][pair_across() * 4], *p = &shared.pairs[now][pair_down()][0];
 #pragma unroll 1
     for (int w = 0; w < stage_keys; w += 4, p += 4) {
       float x[6][4];

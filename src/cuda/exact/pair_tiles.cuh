@@ -19,7 +19,8 @@ constexpr int pair_threads = 128;
 constexpr int pair_items = 96;              // rows of a tile, and its keys
 constexpr int pair_pitch = pair_items + 4;  // floats: neighbouring rows begin in different banks
 constexpr int pair_depth = 16;              // dimensions of rows and keys that are in shared memory together
-constexpr int pair_stage = 48;              // or items, with a slab of dimensions
+constexpr int depth_pitch = pair_depth + 4;
+constexpr int pair_stage = 48;  // or items, with a slab of dimensions
 constexpr int pair_slab = GradientCall::slab_dims;
 
 struct PairKeys {
@@ -30,14 +31,26 @@ struct PairKeys {
 struct PairsShared {
   alignas(16) float tile[pair_items][pair_pitch];  // P after dropout, then dS: (rows, keys)
   // What is multiplied next, and what now: dimensions of rows and of keys, or items and a slab.
-  alignas(16) float stages[2][2 * pair_depth * pair_pitch];
+  alignas(16) float stages[2][2 * pair_items * depth_pitch];
   PairItems<pair_items> rows;
   PairKeys keys;
   PairRows of;
   unsigned number;  // of this block
   unsigned char is_finite[pair_items];
 };
-static_assert(pair_stage * pair_slab <= 2 * pair_depth * pair_pitch);
+static_assert(pair_stage * pair_slab <= 2 * pair_items * depth_pitch);
+
+// Where a thread's rows of a product begin, of sixteen, and its columns, of eight. A warp reads 16 bytes of
+// shared memory for each thread in two steps, not in four, where of every four neighbours two read the same
+// and two read the same across.
+HEED_DEVICE int pair_down() {
+  const int t = thread_index();
+  return t / 32 * 4 + t % 32 / 8 % 2 * 2 + t % 2;
+}
+HEED_DEVICE int pair_across() {
+  const int t = thread_index();
+  return t % 32 / 16 * 4 + t % 8 / 2;
+}
 
 // What dS is the gradient by: the score, or the product before the softcap.
 enum class By : std::uint8_t { score, product };
@@ -128,21 +141,16 @@ class Pairs {
       differentiate_with_options(dp, by);
     else
       differentiate_weights(dp);
-    if (copy) {
+    if (!copy) return;
 #pragma unroll
-      for (int m = 0; m < 6; ++m)
+    for (int m = 0; m < 6; ++m)
 #pragma unroll
-        for (int four = 0; four < 12; four += 4) {
-          float x[4];
-          load4(x, &shared.tile[tile_row(m)][tile_key(four)]);
-          store4(copy + tile_row(m) * pair_items + tile_key(four), x);
-        }
-    }
+      for (int four = 0; four < 12; four += 4)
+        store4(copy + tile_row(m) * pair_items + tile_key(four), dp[m] + four);
   }
 
   // A chain of the sums of 6 items and 8 dimensions, for this thread.
   using Sums = float[6][8];
-  HEED_DEVICE int key(int n) const { return tile_row(n); }
   HEED_DEVICE int dim(int e) const { return across * 4 + (e < 4 ? e : 28 + e); }
 
   // chain += the tile's transpose times its rows of dO, or of q.
@@ -202,8 +210,9 @@ class Pairs {
     if (is_scores || piece.product == Product::weights) {
       const int which = is_scores ? 0 : 1;
       const std::int64_t end = is_scores ? c.dim : c.value_dim;
-      load_dims(is_scores ? c.q : g.out_gradient, shared.rows.at[which], end, to);
-      load_dims(is_scores ? c.k : c.v, shared.keys.at[which], end, to + pair_depth * pair_pitch);
+      load_dims(is_scores ? c.q : g.out_gradient, shared.rows.at[which], end, to, thread_index() / 4);
+      load_dims(is_scores ? c.k : c.v, shared.keys.at[which], end, to + pair_items * depth_pitch,
+                key_slot(thread_index() / 4));
     } else {
       const bool is_values = piece.product == Product::of_values;
       load_items(is_values ? g.out_gradient : c.q,
@@ -213,40 +222,46 @@ class Pairs {
     commit_copies();
   }
 
-  // Some dimensions of 96 items, transposed; a warp copies eight dimensions of four items at once.
-  HEED_DEVICE void load_dims(const Tensor& t, const std::int64_t* at, std::int64_t end, float* to) const {
-    const int d = thread_index() % 8, first = thread_index() / 8;
-    const std::int64_t from = piece.index * pair_depth + d;
-    to += d * pair_pitch + first, at += first;
-    const bool has_dim = from < end, has_next_dim = from + 8 < end;
+  // Where a key lies in a piece of dimensions: those that eight threads read together lie side by side. Rows
+  // lie in their order.
+  HEED_DEVICE static int key_slot(int k) { return k / 32 * 32 + k % 32 / 4 + k % 4 * 8; }
+
+  // Four dimensions of three items for each thread, 32 after each other; the first goes to this slot.
+  HEED_DEVICE void load_dims(const Tensor& t, const std::int64_t* at, std::int64_t end, float* to,
+                             int slot) const {
+    const int e = thread_index() % 4 * 4;
+    const std::int64_t from = piece.index * pair_depth + e;
+    to += slot * depth_pitch + e, at += thread_index() / 4;
     if (in_place) {
       const float* const data = static_cast<const float*>(t.data) + from;
-      std::int64_t item[pair_items / 16];  // before the copies: each would wait for what was read before it
+      std::int64_t item[pair_items / 32];  // before the copies: each would wait for what was read before it
 #pragma unroll
-      for (int n = 0; n < pair_items / 16; ++n) item[n] = at[16 * n];
+      for (int n = 0; n < pair_items / 32; ++n) item[n] = at[32 * n];
 #pragma unroll
-      for (int n = 0; n < pair_items / 16; ++n) {
-        copy4_if(to + 16 * n, data + item[n], item[n] != no_item && has_dim);
-        copy4_if(to + 16 * n + 8 * pair_pitch, data + item[n] + 8, item[n] != no_item && has_next_dim);
-      }
+      for (int n = 0; n < pair_items / 32; ++n)
+        copy16_if(to + 32 * n * depth_pitch, data + item[n], item[n] != no_item && from < end);
       return;
     }
 #pragma unroll 1
-    for (int n = 0; n < pair_items * 2; n += 16) {
-      const int place = n % pair_items, e = n / pair_items * 8;
+    for (int n = 0; n < pair_items / 32 * 4; ++n) {
+      const int place = n / 4 * 32, x = n % 4;
       const Row row{t.data, at[place], t.stride.dim, t.type, 16 * t.stride.dim};
-      to[place + e * pair_pitch] = row.first != no_item && from + e < end ? read(row, from + e) : 0.0f;
+      to[place * depth_pitch + x] = row.first != no_item && from + x < end ? read(row, from + x) : 0.0f;
     }
   }
 
   // Of the piece that has arrived, each thread what it has copied.
   HEED_DEVICE void scale_queries() const {
-    float* const from = shared.stages[stage_index] + thread_index() % 8 * pair_pitch + thread_index() / 8;
+    float* const from =
+        shared.stages[stage_index] + thread_index() / 4 * depth_pitch + thread_index() % 4 * 4;
 #pragma unroll
-    for (int n = 0; n < pair_items; n += 16)
+    for (int n = 0; n < pair_items; n += 32) {
+      float x[4];
+      load4(x, from + n * depth_pitch);
 #pragma unroll
-      for (int e = 0; e < pair_depth; e += 8)
-        from[n + e * pair_pitch] = from[n + e * pair_pitch] * c.scaling.query;
+      for (int e = 0; e < 4; ++e) x[e] = x[e] * c.scaling.query;
+      store4(from + n * depth_pitch, x);
+    }
   }
 
   // Some items, with the slab's dimensions.
@@ -274,7 +289,7 @@ class Pairs {
   }
 
   // Row m and key n of this thread, in the tile.
-  HEED_DEVICE int tile_row(int m) const { return m < 4 ? down * 4 + m : 60 + down * 2 + m; }
+  HEED_DEVICE int tile_row(int m) const { return down + 16 * m; }
   HEED_DEVICE int tile_key(int n) const { return across * 4 + n % 4 + n / 4 * 32; }
   template <class Step>
   HEED_DEVICE static void for_each(const Step& step) {
@@ -300,14 +315,26 @@ class Pairs {
     if (dim > chain_terms) for_each([&](int m, int n) { chain[m][n] = sums[m][n] + chain[m][n]; });
   }
 
+  // Four dimensions of six rows at a time, and of one key after the other.
   HEED_DEVICE void multiply_piece(const float* stage, int depth, Scores& chain) const {
-#pragma unroll 2
-    for (int d = 0; d < depth; ++d, stage += pair_pitch) {
-      const float* const keys = stage + pair_depth * pair_pitch + across * 4;
-      float x[6], y[12];
-      load4(x, stage + down * 4), load2(x + 4, stage + 64 + down * 2);
-      load4(y, keys), load4(y + 4, keys + 32), load4(y + 8, keys + 64);
-      add_products(chain, x, y);
+    const float *rows = stage + down * depth_pitch, *keys = stage + (pair_items + across) * depth_pitch;
+#pragma unroll 1
+    for (int d = 0; d < depth; d += 4, rows += 4, keys += 4) {
+      float x[6][4];
+#pragma unroll
+      for (int m = 0; m < 6; ++m) load4(x[m], rows + 16 * m * depth_pitch);
+#pragma unroll
+      for (int n = 0; n < 12; ++n) {
+        float y[4];
+        load4(y, keys + 8 * n * depth_pitch);
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+#pragma unroll
+          for (int step = 0; step < 6; ++step) {
+            const int m = e % 2 == 0 ? step : 5 - step;
+            chain[m][n] = fmaf(x[m][e], y[e], chain[m][n]);
+          }
+      }
     }
   }
 
@@ -378,7 +405,7 @@ class Pairs {
     }
   }
 
-  HEED_DEVICE void differentiate_with_options(const Scores& dp, By by) {
+  HEED_DEVICE void differentiate_with_options(Scores& dp, By by) {
     put(dp);
 #pragma unroll 1
     for (int n = 0; n < 72; ++n) {
@@ -388,6 +415,10 @@ class Pairs {
       ds = is_hidden(of.weight) ? 0.0f : of.weight * (ds * of.keep - shared.rows.rows[r].delta);
       if (by == By::product && c.softcap.cap != 0) ds = ds * of.slope;
     }
+#pragma unroll
+    for (int m = 0; m < 6; ++m)
+#pragma unroll
+      for (int four = 0; four < 12; four += 4) load4(dp[m] + four, &shared.tile[tile_row(m)][tile_key(four)]);
   }
 
   HEED_DEVICE PairScore score(int r, std::int64_t row, std::int64_t j, float s) const {
@@ -404,7 +435,7 @@ class Pairs {
   const PairSums wanted;
   const bool in_place;
   // Where this thread's rows of a product begin, of sixteen, and its columns, of eight.
-  const int down = thread_index() / 8, across = thread_index() % 8;
+  const int down = pair_down(), across = pair_across();
   int stage_index = 0;
   Piece piece{};   // that was copied last
   int pieces = 0;  // of its product

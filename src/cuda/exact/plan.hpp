@@ -123,35 +123,82 @@ struct ExactPart {
   }
 };
 
-// The parts of a pass, each of as many heads as `max_bytes` hold dS of, or of as many rows of one head.
+// The parts of a pass, each of some heads and some of their rows, as `max_bytes` hold dS of. Blocks of
+// threads take about as long as each other, and the device runs `blocks_at_once`: parts are such that few
+// places are empty in the end. No bit of a result depends on that.
 class ExactParts {
  public:
-  static constexpr std::int64_t most_bytes = std::int64_t{1} << 30;
+  static constexpr std::int64_t most_bytes = std::int64_t{1} << 30, slots = 2;
 
-  explicit ExactParts(const GradientCall& g, std::int64_t max_bytes = most_bytes)
+  explicit ExactParts(const GradientCall& g, std::int64_t blocks_at_once, std::int64_t max_bytes = most_bytes)
       : heads(g.forward.batch * g.forward.kv_heads),
         row_tiles(tiles(g.forward.queries * g.forward.group())),
         key_tiles(tiles(g.forward.keys)),
         slabs(g.slabs(g.v.data && g.forward.value_dim > g.forward.dim ? g.forward.value_dim : g.forward.dim)),
-        has_pairs(g.q.data) {
-    const std::int64_t max_tiles = max_bytes / (4 * ExactPart::tile_floats);
-    part_heads = has_pairs ? even_share(heads, max_tiles / (row_tiles * key_tiles)) : heads;
-    part_rows = has_pairs && part_heads == 1 ? even_share(row_tiles, max_tiles / key_tiles) : row_tiles;
+        has_pairs(g.q.data),
+        at_once(blocks_at_once),
+        part_heads(heads),
+        part_rows(row_tiles) {
+    const std::int64_t max_tiles = max_bytes / (4 * slots * ExactPart::tile_floats);
+    if (!has_pairs || heads * row_tiles * key_tiles <= slots * max_tiles) return;
+    std::int64_t least = std::int64_t{1} << 62;
+    const auto consider = [&](std::int64_t of_heads, std::int64_t rows) {
+      const std::int64_t found = rows < 1 ? least : units(of_heads, rows);
+      if (found < least) least = found, part_heads = of_heads, part_rows = rows;
+    };
+    const auto consider_heads = [&](std::int64_t of_heads) {
+      if (of_heads < 1 || of_heads > heads || (of_heads > 1 && of_heads * key_tiles > max_tiles)) return;
+      const std::int64_t most = max_tiles / (of_heads * key_tiles), blocks = of_heads * slabs;
+      consider(of_heads, even_share(row_tiles, most));
+      if (most < row_tiles) consider(of_heads, most * blocks / at_once * at_once / blocks);
+    };
+    consider_heads(1), consider_heads(heads);
+    for (std::int64_t waves = 1; waves <= 8; ++waves) consider_heads(waves * at_once / (slabs * key_tiles));
   }
 
-  std::int64_t bytes() const { return 4 * (pair_floats() + sum_floats()); }
+  std::int64_t bytes() const { return 4 * (used_slots() * pair_floats() + sum_floats()); }
 
-  template <class Run>
-  void run_each(float* memory, const Run& run) const {
+  // The dQ of a part comes after the dS of the next one, whose last blocks leave places empty that it takes:
+  // each has memory of its own.
+  enum class Beside : std::uint8_t { nothing, the_next_part };
+  template <class Keys, class Rows>
+  void run_each(float* memory, const Keys& run_keys, const Rows& run_rows) const {
     const auto least = [](std::int64_t x, std::int64_t y) { return x < y ? x : y; };
+    ExactPart before{};
+    std::int64_t number = 0;
     for (std::int64_t head = 0; head < heads; head += part_heads)
-      for (std::int64_t row = 0; row < row_tiles; row += part_rows)
-        run(ExactPart{head, least(part_heads, heads - head), row, least(part_rows, row_tiles - row),
-                      key_tiles, slabs, row == 0, row + part_rows >= row_tiles, has_pairs ? memory : nullptr,
-                      memory + pair_floats()});
+      for (std::int64_t row = 0; row < row_tiles; row += part_rows, ++number) {
+        const ExactPart part{head,
+                             least(part_heads, heads - head),
+                             row,
+                             least(part_rows, row_tiles - row),
+                             key_tiles,
+                             slabs,
+                             row == 0,
+                             row + part_rows >= row_tiles,
+                             has_pairs ? memory + number % slots * pair_floats() : nullptr,
+                             memory + used_slots() * pair_floats()};
+        run_keys(part);
+        if (has_pairs && number > 0) run_rows(before, Beside::the_next_part);
+        before = part;
+      }
+    if (has_pairs && number > 0) run_rows(before, Beside::nothing);
   }
 
  private:
+  // Times of a tile's product until the last block of each part ends: four of every pair of tiles in the
+  // first kernel, one in the second.
+  std::int64_t units(std::int64_t of_heads, std::int64_t rows) const {
+    const auto waves = [&](std::int64_t blocks) { return (blocks + at_once - 1) / at_once; };
+    const auto of_part = [&](std::int64_t h, std::int64_t r) {
+      return h * r == 0 ? 0 : waves(h * slabs * key_tiles) * r * 4 + waves(h * slabs * r) * key_tiles + 4;
+    };
+    const auto of_rows = [&](std::int64_t h) {
+      return row_tiles / rows * of_part(h, rows) + of_part(h, row_tiles % rows);
+    };
+    return heads / of_heads * of_rows(of_heads) + of_rows(heads % of_heads);
+  }
+
   // n in as few parts as may have up to `max` each.
   static constexpr std::int64_t even_share(std::int64_t n, std::int64_t max) {
     const std::int64_t parts = max < 1 ? n : (n + max - 1) / max;
@@ -161,6 +208,7 @@ class ExactParts {
   static constexpr std::int64_t tiles(std::int64_t n) {
     return n > 0 ? (n + ExactPart::items - 1) / ExactPart::items : 1;
   }
+  std::int64_t used_slots() const { return part_heads == heads && part_rows == row_tiles ? 1 : slots; }
   std::int64_t pair_floats() const {
     return has_pairs ? part_heads * part_rows * key_tiles * ExactPart::tile_floats : 0;
   }
@@ -170,7 +218,7 @@ class ExactParts {
 
   std::int64_t heads, row_tiles, key_tiles, slabs;
   bool has_pairs;
-  std::int64_t part_heads, part_rows;
+  std::int64_t at_once, part_heads, part_rows;
 };
 
 }  // namespace heed::cuda

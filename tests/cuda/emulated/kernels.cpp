@@ -108,21 +108,24 @@ void differentiate_bias(const GradientCall& g) {
 }
 
 void differentiate(const GradientCall& g) {
-  constexpr std::int64_t few_tiles = 7;  // in memory at once, so that there are parts of heads and of rows
-  const ExactParts parts(g, few_tiles * ExactPart::tile_floats * 4);
+  constexpr std::int64_t few_tiles = 8;  // in memory at once, so that there are parts of heads and of rows
+  const ExactParts parts(g, 8, few_tiles * ExactPart::tile_floats * 4);
   std::vector<float> memory(static_cast<std::size_t>(parts.bytes() / 4));
   const auto of_keys = std::make_unique<PairsShared>();
   const auto of_rows = std::make_unique<ExactRowGradients::Shared>();
   if (g.q.data || g.k.data || g.v.data)
-    parts.run_each(memory.data(), [&](const ExactPart& part) {
-      emulated::launch(ExactKeyGradients::blocks(part), pair_threads, [&] {
-        PairOptions options;
-        ExactKeyGradients(g, part, *of_keys, options).run();
-      });
-      if (g.q.data)
-        emulated::launch(ExactRowGradients::blocks(g, part), pair_threads,
-                         [&] { ExactRowGradients(g, part, *of_rows).run(); });
-    });
+    parts.run_each(
+        memory.data(),
+        [&](const ExactPart& part) {
+          emulated::launch(ExactKeyGradients::blocks(part), pair_threads, [&] {
+            PairOptions options;
+            ExactKeyGradients(g, part, *of_keys, options).run();
+          });
+        },
+        [&](const ExactPart& part, ExactParts::Beside) {
+          emulated::launch(ExactRowGradients::blocks(g, part), pair_threads,
+                           [&] { ExactRowGradients(g, part, *of_rows).run(); });
+        });
   differentiate_bias(g);
 }
 
