@@ -158,6 +158,7 @@ CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
                                                 {64, 64, 64},
                                                 {100, 192, 128},
                                                 {128, 80, 96},
+                                                {40, 72, 40},
                                                 {70, 256, 256}})
     for (const int ranges : {0, 1, 2}) {
       const std::int64_t heads = queries == 16 ? 8 : 4;

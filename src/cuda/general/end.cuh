@@ -111,8 +111,8 @@ struct RowsEnd {
         for (int n = 0; n < Shape::value_dim / 8; ++n) {
           const int d = 8 * n + column;
           if (d < dims)
-            *reinterpret_cast<float2*>(to + 4 + plan.first_dim + d) = {state.o[m][n][2 * r],
-                                                                       state.o[m][n][2 * r + 1]};
+            *reinterpret_cast<float2*>(to + partial_head + plan.first_dim + d) = {state.o[m][n][2 * r],
+                                                                                  state.o[m][n][2 * r + 1]};
         }
       }
   }

@@ -10,8 +10,12 @@
 namespace heed::cuda {
 struct SavedEnd;  // of a row (exact/state.cuh)
 
-// One of a row: max, sum, two that are unused, and the values under their weights, in fours.
-constexpr std::int64_t partial_floats(std::int64_t value_dim) { return 4 + (value_dim + 3) / 4 * 4; }
+// One of a row: max, sum, some that are unused, and the values under their weights, in sixteens: whole
+// sectors of 32 bytes, of which a row begins with one.
+constexpr int partial_head = 8;  // floats before the values
+constexpr std::int64_t partial_floats(std::int64_t value_dim) {
+  return partial_head + (value_dim + 15) / 16 * 16;
+}
 
 // Query heads of one KV head, each of all its queries, that fit side by side into a tile of rows.
 constexpr int heads_of_tile(int group, std::int64_t queries, int rows) {
@@ -30,6 +34,9 @@ struct Partials {
   int tile_rows = 0;  // prefill's: where heads share a tile of so many rows, units are shorter; else 0
   int cut_rows = 0;   // max rows of a KV head whose keys are cut
   int key_warps = 1;  // that each leave a state of a unit
+  // Values lie as prefill's threads have them, so that each stores four at a time: of every sixteen those of
+  // columns 0, 1, 8 and 9, then 2, 3, 10 and 11, and so on.
+  bool is_in_pairs = false;
 
   constexpr bool cuts(int group, const Sequence& s) const {
     return s.queries * group <= cut_rows && s.keys > unit_keys;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cache's pages as rows of tokens in the workspace, which the copy engine loads as it does a caller's. Over
-// pages themselves, copied by threads, prefill had 63 to 66 % of its rate (H200, November 2026).
+// pages themselves, copied by threads, prefill had 63 to 66 % of its rate. Where warps of the multiplying
+// kernel that have nothing else to do gather, three of a block, and say by stretches of keys what is done,
+// 512 queries over 8192 keys took 141 us instead of 117 (H200, November 2026).
 #pragma once
 #include <cuda_runtime.h>
 

@@ -9,7 +9,7 @@
 #include "cuda/prefill/consumer.cuh"
 #include "cuda/prefill/launch.hpp"
 #include "cuda/prefill/producer.cuh"
-#include "cuda/runtime/launch.hpp"
+#include "cuda/runtime/launch_early.cuh"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
@@ -19,6 +19,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     prefill_kernel(const __grid_constant__ Call c, const __grid_constant__ PrefillPlan plan) {
   extern __shared__ unsigned char memory[];
   const PrefillShared<Shape> shared(memory);
+  if constexpr (Shape::cut) launch_dependents();  // states are merged
   if (thread_index() == 0) {
     shared.init();
     prefetch_map(&plan.q), prefetch_map(&plan.k), prefetch_map(&plan.v), prefetch_map(&plan.out);
@@ -47,7 +48,9 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
         "cudaFuncSetAttribute");
   const int at_once = device_facts().multiprocessors;
   const int blocks = plan.tiles < at_once ? plan.tiles : at_once;
-  kernel<<<static_cast<unsigned>(blocks), Shape::threads, Shape::shared_bytes, stream>>>(c, plan);
+  const Grid grid{static_cast<unsigned>(blocks), Shape::threads, Shape::shared_bytes};
+  if constexpr (Shape::cut) return launch_early(kernel, grid, stream, c, plan);
+  kernel<<<grid.blocks, grid.threads, grid.shared_bytes, stream>>>(c, plan);
   check(cudaGetLastError(), "cuda.prefill");
 }
 

@@ -21,10 +21,18 @@ struct PrefillPlan {
   PackedMask mask;         // of boolean masks and documents
   Partials partials;       // where keys are cut
   int tile_heads;          // that share a tile of rows, each as many of them: 1, or 2 or 4 of a KV head
+  // Where keys are cut, the call's numbers in 32 bits, and what the host can divide: code that runs once
+  // costs what its fetch takes, and a division of 64 bits is a hundred instructions (H200, November 2026: 3.8
+  // us until the first tile was described). unit_tiles: of keys, where all sequences are alike.
+  int group, kv_heads, unit_tiles;
   // Of an int8 cache: (entries, KV heads, rows), as k and v lie; scale_rows of each KV head, more than there
   // are keys by a tile.
   const float *key_scales, *value_scales;
   std::int64_t scale_rows;
+
+  [[gnu::always_inline]] constexpr int kv_head(const Call& c, int head) const {
+    return c.tiled_heads ? head % kv_heads : head / group;
+  }
 };
 
 // The plan has no maps yet.

@@ -105,10 +105,9 @@ struct PrefillOutput {
   template <class Softmax>
   HEED_DEVICE void leave(const float (&o)[dim / 2], Softmax& softmax) const {
     const RowTile& tile = *rows.tile;
-    const int group = static_cast<int>(c.group()), kv_head = static_cast<int>(c.kv_head(tile.h)),
-              member = (c.tiled_heads ? tile.h / static_cast<int>(c.kv_heads) : tile.h - kv_head * group) +
-                       rows.member;
-    const Partials::OfHead partials = plan.partials.of_head(c, tile.b, kv_head);
+    const int group = plan.group, kv_head = plan.kv_head(c, tile.h),
+              member = (c.tiled_heads ? tile.h / plan.kv_heads : tile.h - kv_head * group) + rows.member;
+    const Partials::OfHead partials = plan.partials.of_head(c, group, c.sequence(tile.b), tile.b, kv_head);
     softmax.add_up(0), softmax.add_up(1);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -120,10 +119,10 @@ struct PrefillOutput {
         *reinterpret_cast<float2*>(to) = {is_lost ? -max_finite : softmax.max[r] * softmax.scale,
                                           softmax.sum[r]};
 #pragma unroll
-      for (int n = 0; n < dim / 8; ++n)
+      for (int n = 0; n < dim / 8; n += 2)
         if (8 * n < c.value_dim)
-          *reinterpret_cast<float2*>(to + 4 + 8 * n + rows.lane % 4 * 2) = {o[4 * n + 2 * r],
-                                                                            o[4 * n + 2 * r + 1]};
+          *reinterpret_cast<float4*>(to + partial_head + 8 * n + rows.lane % 4 * 4) = {
+              o[4 * n + 2 * r], o[4 * n + 2 * r + 1], o[4 * n + 4 + 2 * r], o[4 * n + 5 + 2 * r]};
     }
   }
 

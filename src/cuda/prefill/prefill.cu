@@ -89,6 +89,7 @@ Partials partials_of(const Call& c, const PrefillTiles& tiles) {
   partials.tile_rows = cut_rows;
   partials.units = std::max(1, partials.units_of(group, c.each));  // where sequences differ, each has its own
   partials.cut_rows = group * static_cast<int>(max_cut_queries);
+  partials.is_in_pairs = true;
   return partials;
 }
 
@@ -140,6 +141,8 @@ void launch_prefill(const Call& call, const Extents& extents, const PrefillTiles
   plan.key_rows = static_cast<int>(extents.key_rows);
   plan.mask = packed(c, extents.mask, memory, stream);
   plan.partials = partials_of(c, tiles);
+  plan.group = static_cast<int>(c.group()), plan.kv_heads = static_cast<int>(c.kv_heads);
+  plan.unit_tiles = plan.partials.keys_of_unit(plan.group, c.each) / prefill_tile_keys(c);
   plan.partials.states = reinterpret_cast<float*>(memory);
   plan.key_scales = rows.key_scales, plan.value_scales = rows.value_scales, plan.scale_rows = rows.scale_rows;
   PrefillLaunch{c, extents, plan, stream}.run(prefill_dims_for(c));

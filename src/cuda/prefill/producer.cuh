@@ -152,11 +152,9 @@ struct PrefillSchedule {
   HEED_DEVICE RowTile find(int number) const {
     const int heads = static_cast<int>(c.heads);
     if (!plan.tile_starts) {
-      const int units = Shape::cut ? plan.partials.units : 1;
-      const auto [head, tile] = plan.order[number / units];
-      if constexpr (!Shape::cut) return facts(head / heads, head % heads, tile, 0);
-      const int first = head * plan.tile_heads, h = first % heads, group = static_cast<int>(c.group());
-      return facts(first / heads, static_cast<int>(c.head(h / group, h % group)), tile, number % units);
+      if constexpr (Shape::cut) return find_unit(number);
+      const auto [head, tile] = plan.order[number];
+      return facts(head / heads, head % heads, tile, 0);
     }
     int low = 0, high = static_cast<int>(c.batch);  // tile_starts[low] * heads <= number
     while (high - low > 1) {
@@ -166,11 +164,19 @@ struct PrefillSchedule {
     const int before = plan.tile_starts[low], each = plan.tile_starts[low + 1] - before;
     number -= before * heads;
     const Sequence& s = c.sequence(low);
-    const int units = Shape::cut && cuts_keys(s) ? plan.partials.units_of(static_cast<int>(c.group()), s) : 1;
+    const int units = Shape::cut && cuts_keys(s) ? plan.partials.units_of(plan.group, s) : 1;
     return facts(low, number / each, (each - 1 - number % each) / units, number % each % units);
   }
 
  private:
+  // Where all sequences are alike and cut: a head, or those that share a tile, have one tile of rows.
+  HEED_DEVICE RowTile find_unit(int number) const {
+    const int heads = static_cast<int>(c.heads), units = plan.partials.units, of = number / units,
+              first = of * plan.tile_heads, b = first / heads, nth = first - b * heads,
+              kv_head = nth / plan.group, member = nth - kv_head * plan.group;
+    return facts(b, c.tiled_heads ? member * plan.kv_heads + kv_head : nth, 0, number - of * units);
+  }
+
   // Tile m of a head's rows; its keys of a unit, where they are cut.
   HEED_DEVICE RowTile facts(int b, int h, int m, int unit) const {
     const Sequence& s = c.sequence(b);
@@ -199,7 +205,8 @@ struct PrefillSchedule {
   // Where no row sees a key of the unit, its first tile is visited, and all of it hidden.
   HEED_DEVICE void cut(RowTile& tile, const Sequence& s, int unit) const {
     static_assert(cut_rows == Shape::rows && cut_keys / 4 % Shape::keys == 0);
-    const int unit_tiles = plan.partials.keys_of_unit(static_cast<int>(c.group()), s) / Shape::keys;
+    const int unit_tiles =
+        plan.tile_starts ? plan.partials.keys_of_unit(plan.group, s) / Shape::keys : plan.unit_tiles;
     tile.unit = cuts_keys(s) ? unit : -1;
     if (tile.unit < 0) return;
     const int first = unit * unit_tiles;
@@ -256,7 +263,9 @@ class PrefillProducer {
   HEED_DEVICE void run() {
     unsigned n = 0;
     for (int number = static_cast<int>(block_index()); number < plan.tiles; ++n) {
+      if (Shape::cut && plan.tile_starts) wait_for_prior_launches();
       RowTile tile = schedule.find(number);
+      if constexpr (Shape::cut) wait_for_prior_launches();  // before consumers read or write anything
       schedule.take_unfinished(n, tile);
       const int next = send(tile, n);
       if (!tile.again) number = next;
@@ -276,14 +285,18 @@ class PrefillProducer {
   // Keys are one tile ahead of values. Returns the number of the next tile of rows; a second pass claims
   // none.
   HEED_DEVICE int load(const RowTile& tile, unsigned n) {
-    const int kv_head = static_cast<int>(c.kv_head(tile.h)),
-              first_key = static_cast<int>(c.sequence(tile.b).first_key);
+    const int kv_head = kv_head_of(tile), first_key = static_cast<int>(c.sequence(tile.b).first_key);
     barrier_wait(shared.queries_empty(n), shared.query_phase(n) ^ 1);
     load_queries(c, plan, shared, tile, n);
     const int last_loaded = load_all_but_last_values(tile, first_key, kv_head);
     const int number = tile.again ? 0 : schedule.claim();
     load_values(last_loaded, first_key, kv_head, tile.b, loaded++);
     return number;
+  }
+
+  HEED_DEVICE int kv_head_of(const RowTile& tile) const {
+    if constexpr (Shape::cut) return plan.kv_head(c, tile.h);
+    return static_cast<int>(c.kv_head(tile.h));
   }
 
   // Keys of all tiles, and values of all but one, which is returned. Without options tiles follow each other:
