@@ -22,6 +22,7 @@ class FewRows {
   using Team = DecodeTeam<Shape>;
 
  public:
+  static constexpr int half_bytes = Shape::half_bytes;
   // A tile that has arrived. Operands come in twos, as bytes do.
   struct Tile {
     SharedAddress keys;
@@ -34,7 +35,7 @@ class FewRows {
     }
     // Dimensions [16 d, 16 d + 16) times sixteen keys, and the next sixteen.
     HEED_DEVICE void load_values(std::uint32_t (&a)[2][4], int j, int d, int lane) const {
-      const SharedAddress from = keys + Shape::tile_bytes + j * sixteen_bytes;
+      const SharedAddress from = keys + Shape::half_bytes + j * sixteen_bytes;
 #pragma unroll
       for (int n = 0; n < 2; ++n)
         load_matrices_transposed(a[n], from + place(lane % 8 + lane / 16 * 8, 2 * (d + n) + lane / 8 % 2));
@@ -51,34 +52,32 @@ class FewRows {
     v = first_of(head.c->v, first) + (has_v ? thread % pieces * 8 : 0);
   }
 
-  // The team's next tile: one after the other.
-  HEED_DEVICE void start(int tile, SharedAddress to) {
-    constexpr int together = Team::threads / pieces,  // keys that a team copies at once
-        rounds = Shape::tile_keys / together;
-    const std::int64_t k_step = together * head.c->k.stride.length,
-                       v_step = together * head.c->v.stride.length;
-    const std::uint16_t *from_k = k, *from_v = v;
-    k += tile_step * head.c->k.stride.length, v += tile_step * head.c->v.stride.length;
-    if (head.is_wanted(tile) && head.is_wanted(tile + Shape::tile_keys - 1)) {
-#pragma unroll
-      for (int n = 0; n < rounds; ++n, from_k += k_step, from_v += v_step) {
-        const SharedAddress at = to + place(thread / pieces + n * together, thread % pieces);
-        stream16(at, from_k, has_k), stream16(at + Shape::tile_bytes, from_v, has_v);
-      }
-      return;
-    }
-#pragma unroll 1
-    for (int n = 0; n < rounds; ++n, from_k += k_step, from_v += v_step) {
-      const int key = thread / pieces + n * together;
-      const bool is_valid = head.is_wanted(tile + key);
-      const SharedAddress at = to + place(key, thread % pieces);
-      stream16(at, is_valid ? from_k : head.c->k.data, is_valid && has_k);
-      stream16(at + Shape::tile_bytes, is_valid ? from_v : head.c->v.data, is_valid && has_v);
-    }
-  }
+  // The team's next tile of keys, and of values: one after the other.
+  HEED_DEVICE void start_keys(int tile, SharedAddress to) { start(tile, to, k, head.c->k, has_k); }
+  HEED_DEVICE void start_values(int tile, SharedAddress to) { start(tile, to, v, head.c->v, has_v); }
 
  private:
   static constexpr int tile_step = Shape::teams * Shape::tile_keys;
+
+  HEED_DEVICE void start(int tile, SharedAddress to, const std::uint16_t*& next, const Tensor& t, bool has) {
+    constexpr int together = Team::threads / pieces,  // keys that a team copies at once
+        rounds = Shape::tile_keys / together;
+    const std::int64_t step = together * t.stride.length;
+    const std::uint16_t* from = next;
+    next += tile_step * t.stride.length;
+    if (head.is_wanted(tile) && head.is_wanted(tile + Shape::tile_keys - 1)) {
+#pragma unroll
+      for (int n = 0; n < rounds; ++n, from += step)
+        stream16(to + place(thread / pieces + n * together, thread % pieces), from, has);
+      return;
+    }
+#pragma unroll 1
+    for (int n = 0; n < rounds; ++n, from += step) {
+      const int key = thread / pieces + n * together;
+      const bool is_valid = head.is_wanted(tile + key);
+      stream16(to + place(key, thread % pieces), is_valid ? from : t.data, is_valid && has);
+    }
+  }
 
   HEED_DEVICE static SharedAddress place(int key, int piece) {
     return static_cast<SharedAddress>(key * dim * 2 + (piece ^ key % 8) * 16);
@@ -132,6 +131,7 @@ class FewPages {
   static constexpr int dim = Shape::dim, sixteen_bytes = 16 * dim * 2;
 
  public:
+  static constexpr int half_bytes = Shape::half_bytes;
   // A tile that has arrived, as that of FewRows.
   struct Tile {
     SharedAddress keys;
@@ -140,7 +140,7 @@ class FewPages {
       load(a, keys + j * sixteen_bytes + k * 512, lane);
     }
     HEED_DEVICE void load_values(std::uint32_t (&a)[2][4], int j, int d, int lane) const {
-      load(a, keys + Shape::tile_bytes + j * sixteen_bytes + d * 512, lane);
+      load(a, keys + Shape::half_bytes + j * sixteen_bytes + d * 512, lane);
     }
 
    private:
@@ -152,22 +152,29 @@ class FewPages {
 
   HEED_DEVICE FewPages(const DecodeHead& of, int first_tile) : head(of), places(of, first_tile) {}
 
-  // Keys beyond the sequence are masked whatever they are; their values must be 0. A lane has half a row of
-  // 32 bytes, and the same of every sixteenth row further.
-  HEED_DEVICE void start(int tile, SharedAddress to) {
+  // A lane has half a row of 32 bytes, and the same of every sixteenth row further.
+  HEED_DEVICE void start_keys(int /*tile*/, SharedAddress to) {
     const int lane = lane_index(), row = lane / 2;
 #pragma unroll
-    for (int j = 0; j < Shape::tile_keys; j += 16) {
+    for (int j = 0; j < Shape::tile_keys / 16; ++j) {
       const auto from = places.next();
-      const SharedAddress at = to + j / 16 * sixteen_bytes + place(row, lane % 2);
-      const bool is_wanted = head.is_wanted(tile + j + row);
+      values[j] = from.values + lane * 16;
 #pragma unroll
-      for (int n = 0; n < dim; n += 16) {
-        const bool has_k = !Shape::padded || n + row < places.key_rows,
-                   has_v = !Shape::padded || n < places.value_rows;
-        prefetch16(at + n * 32, from.keys + lane * 16 + n * 32, has_k);
-        prefetch16(at + Shape::tile_bytes + n * 32, from.values + lane * 16 + n * 32, has_v && is_wanted);
-      }
+      for (int n = 0; n < dim; n += 16)
+        prefetch16(to + j * sixteen_bytes + place(row, lane % 2) + n * 32, from.keys + lane * 16 + n * 32,
+                   !Shape::padded || n + row < places.key_rows);
+    }
+  }
+  // Keys beyond the sequence are masked whatever they are; their values must be 0.
+  HEED_DEVICE void start_values(int tile, SharedAddress to) {
+    const int lane = lane_index(), row = lane / 2;
+#pragma unroll
+    for (int j = 0; j < Shape::tile_keys / 16; ++j) {
+      const bool is_wanted = head.is_wanted(tile + j * 16 + row);
+#pragma unroll
+      for (int n = 0; n < dim; n += 16)
+        prefetch16(to + j * sixteen_bytes + place(row, lane % 2) + n * 32, values[j] + n * 32,
+                   (!Shape::padded || n < places.value_rows) && is_wanted);
     }
   }
 
@@ -178,18 +185,20 @@ class FewPages {
 
   const DecodeHead head;
   TilePlaces<Shape> places;
+  const unsigned char* values[Shape::tile_keys / 16];  // this lane's, of the tile whose keys were started
 };
 
 // Out of an int8 cache's pages, sixteen tokens after sixteen: keys (dims, 16) and values (dims / 16, 16, 16),
-// of which the eight tokens of even number come first; then the scales of both. Matrices of 16-bit numbers
-// are loaded whose halves are neighbours, of two keys or of two dimensions: one goes to the first eight rows
-// of a product, the other to the last (in_sixteen). Bytes are widened exactly; none that nobody sees is
-// infinite, so that 0 times it is 0.
+// of which the eight tokens of even number come first; behind each the scales. Matrices of 16-bit numbers are
+// loaded whose halves are neighbours, of two keys or of two dimensions: one goes to the first eight rows of a
+// product, the other to the last (in_sixteen). Bytes are widened exactly, but for a power of two that queries
+// and the values' scales have in their place; none that nobody sees is infinite, so that 0 times it is 0.
 template <class Shape>
 class FewBytes {
   static constexpr int dim = Shape::dim, sixteen_bytes = 16 * dim;
 
  public:
+  static constexpr int half_bytes = Shape::half_bytes;
   struct Tile {
     SharedAddress keys;
 
@@ -197,14 +206,16 @@ class FewBytes {
       load(a, keys + j * sixteen_bytes + k * 256 + lane * 16);
     }
     HEED_DEVICE void load_values(std::uint32_t (&a)[2][4], int j, int d, int lane) const {
-      load(a, keys + Shape::tile_bytes + j * sixteen_bytes + d * 256 + lane * 16);
+      load(a, keys + Shape::half_bytes + j * sixteen_bytes + d * 256 + (lane ^ lane % 16 / 8 * 4) * 16);
     }
     // Of this lane's two of sixteen keys.
     HEED_DEVICE float2 key_scales(int j, int lane) const {
-      return load_shared_floats(keys + 2 * Shape::tile_bytes + j * 128 + lane / 4 * 8);
+      return load_shared_floats(keys + Shape::tile_bytes + j * 64 + lane / 4 * 8);
     }
     HEED_DEVICE float2 value_scales(int j, int lane) const {
-      return load_shared_floats(keys + 2 * Shape::tile_bytes + j * 128 + 64 + lane / 4 * 8);
+      const float2 x =
+          load_shared_floats(keys + Shape::half_bytes + Shape::tile_bytes + j * 64 + lane / 4 * 8);
+      return {x.x * lowering<Shape::type>, x.y * lowering<Shape::type>};
     }
 
    private:
@@ -213,8 +224,8 @@ class FewBytes {
       load_matrices_transposed(bytes, from);
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
-        a[m / 2][m % 2 * 2] = widen_halves<Shape::type>(bytes[m]);
-        a[m / 2][m % 2 * 2 + 1] = widen_halves<Shape::type>(bytes[m] >> 8);
+        a[m / 2][m % 2 * 2] = widen_lowered<Shape::type>(bytes[m]);
+        a[m / 2][m % 2 * 2 + 1] = widen_lowered<Shape::type>(bytes[m] >> 8);
       }
     }
   };
@@ -223,28 +234,117 @@ class FewBytes {
       : apart(static_cast<int>(of.c->layout.value_scales_at() - of.c->layout.key_scales_at())),
         places(of, first_tile) {}
 
-  HEED_DEVICE void start(int /*tile*/, SharedAddress to) {
-    const int lane = lane_index(), token = lane % 8 * 2 + lane / 8 % 2;
+  HEED_DEVICE void start_keys(int /*tile*/, SharedAddress to) {
+    const int lane = lane_index();
 #pragma unroll
     for (int j = 0; j < Shape::tile_keys / 16; ++j) {
-      const auto from = places.next();
-      const SharedAddress at = to + j * sixteen_bytes + lane * 16;
+      from[j] = places.next();
 #pragma unroll
-      for (int n = 0; n < dim; n += 32) {
-        const bool has_k = !Shape::padded || n + lane < places.key_rows,
-                   has_v = !Shape::padded || n + lane / 16 * 16 < places.value_rows;
-        prefetch16(at + n * 16, from.keys + lane * 16 + n * 16, has_k);
-        prefetch16(at + Shape::tile_bytes + n * 16, from.values + lane / 16 * 256 + token * 16 + n * 16,
-                   has_v);
-      }
-      prefetch16_if(lane < 8, to + 2 * Shape::tile_bytes + j * 128 + lane * 16,
-                    from.key_scales + lane / 4 * apart + lane % 4 * 16);
+      for (int n = 0; n < dim; n += 32)
+        prefetch16(to + j * sixteen_bytes + lane * 16 + n * 16, from[j].keys + lane * 16 + n * 16,
+                   !Shape::padded || n + lane < places.key_rows);
+      prefetch16_if(lane < 4, to + Shape::tile_bytes + j * 64 + lane * 16, from[j].key_scales + lane * 16);
+    }
+  }
+  // Read in their order and put in another: read in another, each 32 bytes were asked for twice. Those of odd
+  // number are swizzled, so that eight lanes write to different banks.
+  HEED_DEVICE void start_values(int /*tile*/, SharedAddress to) {
+    const int lane = lane_index(), odd = lane % 2,
+              place = lane / 16 * 16 + (lane % 16 / 2 ^ odd * 4) + odd * 8;
+#pragma unroll
+    for (int j = 0; j < Shape::tile_keys / 16; ++j) {
+#pragma unroll
+      for (int n = 0; n < dim; n += 32)
+        prefetch16(to + j * sixteen_bytes + place * 16 + n * 16, from[j].values + lane * 16 + n * 16,
+                   !Shape::padded || n + lane / 16 * 16 < places.value_rows);
+      prefetch16_if(lane < 4, to + Shape::tile_bytes + j * 64 + lane * 16,
+                    from[j].key_scales + apart + lane * 16);
     }
   }
 
  private:
   const int apart;  // bytes from a key's scale to its value's
   TilePlaces<Shape> places;
+  typename TilePlaces<Shape>::Place from[Shape::tile_keys / 16];  // of the tile whose keys were started
+};
+
+// A tile of keys and one of values, that a warp copies itself. The place of keys is free once their scores
+// are known: the next ones are asked for while the values are used, and the next values after that. Where two
+// blocks share a multiprocessor, what their warps wait for is enough.
+template <class Shape, class Copies>
+class FewRing {
+ public:
+  struct Shared {
+    unsigned char tile[Shape::stage_bytes];
+  };
+  struct Barriers {};
+  using Tile = typename Copies::Tile;
+
+  HEED_DEVICE static void prepare(const DecodePlan&, Barriers&) {}
+
+  // This warp's tiles of a stretch of the head's keys.
+  HEED_DEVICE FewRing(const DecodeHead& head, const DecodePlan&, const KeyStretch& keys, Shared& memory,
+                      Barriers&)
+      : end(keys.end),
+        place(shared_address(&memory)),
+        next(keys.begin + DecodeTeam<Shape>::number() * Shape::tile_keys),
+        copies(head, next) {}
+
+  HEED_DEVICE void begin() { load_keys(), load_values(); }
+
+  // The next tile's keys, visible to the whole warp, and then its values.
+  HEED_DEVICE Tile take_keys() const { return take_older(); }
+  HEED_DEVICE Tile take_values() const { return take_older(); }
+  // They are no longer needed.
+  HEED_DEVICE void release_keys() { sync_warp(), load_keys(); }
+  HEED_DEVICE void release_values() { sync_warp(), load_values(); }
+  HEED_DEVICE void drain() const { wait_for_copies<0>(); }
+
+ private:
+  HEED_DEVICE Tile take_older() const {
+    wait_for_copies<1>();
+    sync_warp();
+    return {place};
+  }
+  // Starts the copies of the next tile.
+  HEED_DEVICE void load_keys() {
+    if (next < end) copies.start_keys(next, place);
+    commit_copies();
+  }
+  HEED_DEVICE void load_values() {
+    if (next < end) copies.start_values(next, place + Shape::half_bytes);
+    commit_copies();
+    next += Shape::teams * Shape::tile_keys;
+  }
+
+  const int end;
+  const SharedAddress place;
+  int next;  // the first key of the next tile to load
+  Copies copies;
+};
+
+// The same in a ring of whole tiles, where one block fills a multiprocessor.
+template <class Copies>
+class WholeTiles : public Copies {
+ public:
+  using Copies::Copies;
+  HEED_DEVICE void start(int tile, SharedAddress to) {
+    this->start_keys(tile, to), this->start_values(tile, to + Copies::half_bytes);
+  }
+};
+template <class Shape, class Copies>
+class WholeRing : public DecodeRing<Shape, WholeTiles<Copies>> {
+  using Tile = typename Copies::Tile;
+
+ public:
+  using DecodeRing<Shape, WholeTiles<Copies>>::DecodeRing;
+  HEED_DEVICE Tile take_keys() { return tile = this->take(0); }
+  HEED_DEVICE Tile take_values() const { return tile; }
+  HEED_DEVICE void release_keys() const {}
+  HEED_DEVICE void release_values() const {}
+
+ private:
+  Tile tile;
 };
 
 // Of sixteen keys, or dimensions, that which a lane has in the first or the second eight rows of a product.
@@ -271,6 +371,7 @@ class WarpProducts {
     for (int k = 0; k < dim / 8; ++k) {
       const bool has = is_valid && (!Shape::padded || 8 * k < work.c.dim);
       q[k / 2][k % 2] = has ? *reinterpret_cast<const std::uint32_t*>(from + 8 * k) : 0u;
+      if constexpr (Shape::quantized) q[k / 2][k % 2] = raised<type>(q[k / 2][k % 2]);
     }
   }
 
@@ -295,13 +396,17 @@ class WarpProducts {
   }
 
   // A tile of keys for all rows.
-  template <class Tile>
-  HEED_DEVICE void attend_tile(const DecodeWork& work, Tile tile, int first_key) {
-    if (is_masked && !take_masks(first_key)) return;
+  template <class Loads>
+  HEED_DEVICE void attend_tile(const DecodeWork& work, Loads& loads, int first_key) {
+    if (is_masked && !take_masks(first_key)) {
+      loads.take_keys(), loads.release_keys(), loads.take_values(), loads.release_values();
+      return;
+    }
     Scores s;
-    find_scores(s, work, tile, first_key);
+    find_scores(s, work, loads, first_key);
     if (is_masked) hide_masked(s, work.lane);
     const float first = weigh(0, s), second = weigh(1, s);
+    const auto tile = loads.take_values();
     std::uint32_t p[eights];
 #pragma unroll
     for (int n = 0; n < eights; ++n) {
@@ -320,6 +425,7 @@ class WarpProducts {
         add_product<type>(o[d + 1], a[1], p[2 * j], p[2 * j + 1]);
       }
     }
+    loads.release_values();
   }
 
   // The warp's state, for all teams to read.
@@ -340,8 +446,9 @@ class WarpProducts {
   }
 
  private:
-  template <class Tile>
-  HEED_DEVICE void find_scores(Scores& s, const DecodeWork& work, Tile tile, int first_key) const {
+  template <class Loads>
+  HEED_DEVICE void find_scores(Scores& s, const DecodeWork& work, Loads& loads, int first_key) const {
+    const auto tile = loads.take_keys();
     // Even and odd steps are summed apart: each product would wait for the last.
     float product[eights / 2][2][4] = {};
 #pragma unroll
@@ -355,14 +462,19 @@ class WarpProducts {
         add_product<type>(product[j][1], a[1], q[k + 1][0], q[k + 1][1]);
       }
     }
+    float2 scales[eights / 2];
 #pragma unroll
     for (int j = 0; j < eights / 2; ++j) {
-      float2 scales{1, 1};
-      if constexpr (Shape::quantized) scales = tile.key_scales(j, work.lane);
+      scales[j] = {1, 1};
+      if constexpr (Shape::quantized) scales[j] = tile.key_scales(j, work.lane);
+    }
+    loads.release_keys();
+#pragma unroll
+    for (int j = 0; j < eights / 2; ++j) {
 #pragma unroll
       for (int n = 0; n < 4; ++n)
         s[2 * j + n / 2][n % 2] = infinity_to_nan((product[j][0][n] + product[j][1][n]) *
-                                                  (n < 2 ? scales.x : scales.y) * work.c.scale_log2e);
+                                                  (n < 2 ? scales[j].x : scales[j].y) * work.c.scale_log2e);
     }
     if (work.c.softcap_log2e != 0) {
 #pragma unroll

@@ -26,10 +26,12 @@ template <class Shape>
 using FewCopies = std::conditional_t<Shape::quantized, FewBytes<Shape>,
                                      std::conditional_t<Shape::paged, FewPages<Shape>, FewRows<Shape>>>;
 template <class Shape>
-using DecodeCopies = std::conditional_t<Shape::many, ManyPages<Shape>, FewCopies<Shape>>;
+using ManyLoads = std::conditional_t<Shape::paged, DecodeRing<Shape, ManyPages<Shape>>, EngineRing<Shape>>;
 template <class Shape>
-using DecodeLoads = std::conditional_t<Shape::many && !Shape::paged, EngineRing<Shape>,
-                                       DecodeRing<Shape, DecodeCopies<Shape>>>;
+using FewLoads =
+    std::conditional_t<Shape::is_small, FewRing<Shape, FewCopies<Shape>>, WholeRing<Shape, FewCopies<Shape>>>;
+template <class Shape>
+using DecodeLoads = std::conditional_t<Shape::many, ManyLoads<Shape>, FewLoads<Shape>>;
 
 template <class Shape>
 class Decode {
@@ -114,8 +116,7 @@ class Decode {
       const int end = min_of(unit + unit_keys, keys.end);
       int tile = unit + team * Shape::tile_keys;
 #pragma unroll 1
-      for (; tile < end; tile += Shape::teams * Shape::tile_keys)
-        own.attend_tile(work, loads.take(tile), tile);
+      for (; tile < end; tile += Shape::teams * Shape::tile_keys) own.attend_tile(work, loads, tile);
       // Every team syncs as often as the others do. Where one had synced more often, racecheck lost the order
       // that sync() makes of what the teams found (compute-sanitizer 2025.3, November 2026).
       if constexpr (Shape::many)
@@ -328,7 +329,7 @@ class Decode {
 };
 
 template <class Shape>
-__global__ void __launch_bounds__(Shape::threads, 1)
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     decode_kernel(const __grid_constant__ Call c, const __grid_constant__ DecodePlan plan) {
   extern __shared__ __align__(1024) unsigned char memory[];
   using Kernel = Decode<Shape>;

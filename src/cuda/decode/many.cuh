@@ -255,8 +255,9 @@ class GroupProducts {
   }
 
   // A tile of keys for all rows.
-  template <class Tile>
-  HEED_DEVICE void attend_tile(const DecodeWork& work, const Tile& tile, int first_key) {
+  template <class Loads>
+  HEED_DEVICE void attend_tile(const DecodeWork& work, Loads& loads, int first_key) {
+    const auto tile = loads.take(first_key);
     float s[keys / 2];
     multiply_keys(s, tile);
     weigh(s, work, first_key);

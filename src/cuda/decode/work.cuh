@@ -363,7 +363,8 @@ struct StoredStates {
 template <class Shape>
 class Fold {
   using State = DecodeState<Shape>;
-  static constexpr int together = Shape::many ? 4 : Shape::dim == 256 ? 16 : 32;
+  static constexpr bool is_narrow = Shape::is_small && (Shape::dim == 128 || Shape::quantized);
+  static constexpr int together = Shape::many ? 4 : Shape::dim == 256 || is_narrow ? 16 : 32;
 
  public:
   struct Shared {

@@ -361,6 +361,37 @@ HEED_DEVICE std::uint32_t widen_halves(std::uint32_t bytes) {
   memcpy(&both, &a, 4);
   return both;
 }
+// The same in two instructions, divided by `lowering`. Numbers of bf16 below 2^-125 are multiples of 2^-133,
+// as their bits count, so that a byte is 2^-133 times 128 + x once its sign is flipped; those of f16 from
+// 1024 on are whole, and 1152 + x.
+template <Type type>
+constexpr float lowering = type == Type::bf16 ? 64.0f : 1.0f;
+template <Type type>
+HEED_DEVICE std::uint32_t widen_lowered(std::uint32_t bytes) {
+  using Two = std::conditional_t<type == Type::bf16, __nv_bfloat162, __half2>;
+  constexpr bool is_bf16 = type == Type::bf16;
+  std::uint32_t both;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;"  // (bytes & mask) ^ bits
+      : "=r"(both)
+      : "r"(bytes), "r"(0x00ff00ffu), "r"(is_bf16 ? 0x00800080u : 0x64806480u));
+  constexpr std::uint32_t power = is_bf16 ? 0x7f007f00u : 0x3c003c00u,  // 2^127, 1
+      zero = is_bf16 ? 0xc000c000u : 0xe480e480u;                       // -2, -1152
+  Two x, a, b;
+  memcpy(&x, &both, 4), memcpy(&a, &power, 4), memcpy(&b, &zero, 4);
+  x = __hfma2(x, a, b);
+  memcpy(&both, &x, 4);
+  return both;
+}
+// Two numbers times `lowering`.
+template <Type type>
+HEED_DEVICE std::uint32_t raised(std::uint32_t both) {
+  if constexpr (lowering<type> == 1) return both;
+  __nv_bfloat162 x;
+  memcpy(&x, &both, 4);
+  x = __hmul2(x, __float2bfloat162_rn(lowering<type>));
+  memcpy(&both, &x, 4);
+  return both;
+}
 // Four in order.
 template <Type type>
 HEED_DEVICE void widen_bytes(std::uint32_t (&to)[2], std::uint32_t bytes) {
