@@ -15,7 +15,7 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     differentiate(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
 #ifdef __CUDA_ARCH__
-  extern __shared__ __align__(16) unsigned char memory[];
+  extern __shared__ __align__(512) unsigned char memory[];
   using Kernel = Backward<Shape>;
   if constexpr (fits_architecture<typename Kernel::Shared>(__CUDA_ARCH__))
     Kernel(g, plan, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
@@ -31,7 +31,7 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 2)
     differentiate_bias(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
 #ifdef __CUDA_ARCH__
-  extern __shared__ __align__(16) unsigned char memory[];
+  extern __shared__ __align__(512) unsigned char memory[];
   using Kernel = BiasGradient<Shape>;
   if constexpr (fits_architecture<typename Kernel::Shared>(__CUDA_ARCH__))
     Kernel(g, plan, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();

@@ -11,7 +11,7 @@
 namespace heed::cuda::general {
 
 template <Type type, int dim>
-using BiasShape = BackwardShape<type, dim, PairStage::every_option, TileShape<64, 64, 8, 2, 2, 2, 1, 1, 2>>;
+using BiasShape = BackwardShape<type, dim, PairStage::every_option, TileShape<64, 64, 8, 2, 1, 2, 1, 1, 2>>;
 
 constexpr bool has_bias_kernel(const GradientCall& g) {
   const Call& c = g.forward;
@@ -27,13 +27,13 @@ constexpr std::int64_t bias_tiles(const GradientCall& g) {
 
 template <class Shape>
 struct BiasMemory {
-  alignas(16) unsigned char k[Shape::keys * Shape::pitch];
-  alignas(16) unsigned char v[Shape::keys * Shape::pitch];
-  alignas(16) unsigned char q[Shape::rows * Shape::pitch];
-  alignas(16) unsigned char out_gradient[Shape::rows * Shape::pitch];
-  alignas(16) unsigned char bias[Shape::rows * Shape::score_pitch];
+  alignas(512) unsigned char k[Shape::keys * Shape::pitch];
+  alignas(512) unsigned char v[Shape::keys * Shape::pitch];
+  alignas(512) unsigned char q[Shape::rows * Shape::pitch];
+  alignas(512) unsigned char out_gradient[Shape::rows * Shape::pitch];
+  alignas(512) unsigned char bias[Shape::rows * Shape::score_pitch];
   alignas(16) KeyBits mask[Shape::keys];
-  StepRows<Shape::rows> rows;
+  StepRows<Shape::rows, Shape::stage> rows;
 };
 
 template <class Shape>
@@ -75,7 +75,7 @@ class BiasGradient {
   // `loaded`: the KV head whose keys are in shared memory.
   HEED_DEVICE void add_head(int b, int h, int& loaded) {
     const PairTiles step(c, b, h, first_query, first_key);
-    shared.rows.put(StepRows<Shape::rows>::find(g, step));
+    shared.rows.put(decltype(shared.rows)::find(g, step));
     sync();  // everybody has read what was there
     const auto kv_head = static_cast<int>(c.kv_head(h));
     if (kv_head != loaded) copy_keys(step, kv_head);

@@ -29,13 +29,21 @@ constexpr PairStage stage_of(const Call& c) {
 struct PairTiles {
   int b, head;
   int first_query, first_row, first_key;  // first_row: of q, where packed sequences share it
-  int first_offset, end_offset, key_count;
+  int first_offset, end_offset, key_count, queries;
 
+  PairTiles() = default;
   HEED_DEVICE PairTiles(const Call& c, int entry, int of_head, int query, int key)
       : b(entry), head(of_head), first_query(query), first_key(key) {
     const Sequence& s = c.sequence(b);
     first_row = static_cast<int>(s.first_query) + query, key_count = static_cast<int>(s.key_count);
     first_offset = static_cast<int>(s.first_offset), end_offset = static_cast<int>(s.end_offset);
+    queries = static_cast<int>(s.queries);
+  }
+  // Other queries of the sequence, and the same keys.
+  HEED_DEVICE PairTiles with(int of_head, int query) const {
+    PairTiles x = *this;
+    x.head = of_head, x.first_row += query - first_query, x.first_query = query;
+    return x;
   }
   // Keys [begin, end) that a query sees by its range, besides the front.
   HEED_DEVICE int begin(int i) const { return i + first_offset; }
@@ -45,9 +53,11 @@ struct PairTiles {
 };
 
 // What the rows of a step have to themselves. Those beyond the last give nothing (G6).
-template <int rows>
+template <int rows, PairStage stage>
 struct StepRows {
-  float lse[rows], delta[rows], rest[rows];
+  static constexpr bool has_rest = stage == PairStage::every_option;  // what a softcap wants
+
+  float lse[rows], delta[rows], rest[has_rest ? rows : 1];
   bool all_give[rows / 32];  // of 32 rows each
 
   // What a thread has for its row, on its way from memory.
@@ -56,14 +66,15 @@ struct StepRows {
   };
   HEED_DEVICE static One find(const GradientCall& g, const PairTiles& step) {
     const int n = thread_index();
-    if (n >= rows || step.first_query + n >= g.forward.sequence(step.b).queries) return {};
+    if (n >= rows || step.first_query + n >= step.queries) return {};
     const std::int64_t row = g.row(step.b, step.head, step.first_row + n);
     return {g.rows.log_sum_exp[row], g.rows.delta[row], g.rows.rest[row]};
   }
   HEED_DEVICE void put(const One& of) {
     const int n = thread_index();
     if (n >= rows) return;
-    lse[n] = of.lse, delta[n] = of.delta, rest[n] = of.rest;
+    lse[n] = of.lse, delta[n] = of.delta;
+    if constexpr (has_rest) rest[n] = of.rest;
     all_give[n / 32] = all_of_warp(of.lse != -minus_infinity);
   }
   HEED_DEVICE bool has(int n) const { return lse[n] != -minus_infinity; }
@@ -87,6 +98,8 @@ template <class Copy, class IsValid>
 HEED_DEVICE void copy_tile(SharedAddress to, const RowsToCopy& from, bool are_all_valid,
                            const IsValid& is_valid) {
   const Tensor& t = from.tensor;
+  static_assert(Copy::step % 8 == 0);  // a thread's piece is in the same place of all its rows
+  to += place_of<Copy::pieces * 16>(Copy::row(0), Copy::piece()) - Copy::place(0);
   if (from.in_16 && are_all_valid && from.dim >= Copy::pieces * 8) {
     const auto* const at = static_cast<const std::uint16_t*>(t.data) + from.first.first +
                            Copy::row(0) * t.stride.length + Copy::piece() * 8;
@@ -113,13 +126,14 @@ template <class Shape>
 class PairGradients {
   using Layout = typename Shape::Scores;
   using Bits = std::uint32_t;
-  using Rows = StepRows<Shape::rows>;
+  using Rows = StepRows<Shape::rows, Shape::stage>;
   using Operand = ItemsAsRows<Shape::pitch>;
   static_assert(Layout::numbers <= 32 || Shape::stage == PairStage::ranges);
 
  public:
   using Pairs = typename Layout::Sums;
-  using Mask = KeyBits[Shape::keys];  // in shared memory, for the step at hand
+  // In shared memory, for the step at hand.
+  using Mask = KeyBits[Shape::stage == PairStage::every_option ? Shape::keys : 1];
 
   HEED_DEVICE PairGradients(const Call& call, const MaskTiles& tiles, Mask& of_step)
       : c(call), mask(tiles), step_mask(of_step) {}
@@ -128,12 +142,11 @@ class PairGradients {
   HEED_DEVICE void prefetch(const PairTiles& step, SharedAddress bias, bool bias_in_16) const {
     if (!mask.is_empty()) prefetch_mask(step);
     if (!c.bias.data || !has_16_bits(c.bias.type)) return;
-    const Sequence& s = c.sequence(step.b);
-    const int queries = static_cast<int>(s.queries) - step.first_query;
+    const int queries = step.queries - step.first_query;
     Row first = step.first_of(c.bias);
     first.first += step.first_key * c.bias.stride.dim;
     using Copy = RowCopy<Shape::threads, Shape::rows, Shape::keys, Shape::score_pitch>;
-    const int keys = static_cast<int>(s.keys) - step.first_key;
+    const int keys = static_cast<int>(c.sequence(step.b).keys) - step.first_key;
     copy_tile<Copy>(bias, {c.bias, first, keys, bias_in_16}, queries >= Shape::rows,
                     [&](int r) { return r < queries; });
   }
@@ -407,11 +420,11 @@ class PairGradients {
   }
   template <Type type>
   HEED_DEVICE void add_bias(Pairs& s, SharedAddress bias) const {
-    const SharedAddress from = bias + Layout::column(0) * 2;
     each_row([&](int m, int r) {
 #pragma unroll
       for (int n = 0; n < Layout::column_tiles; ++n) {
-        const std::uint32_t both = load_shared4(from + Layout::row(m, r) * Shape::score_pitch + 16 * n);
+        const std::uint32_t both =
+            load_shared4(bias + Layout::template place_of_pair<Shape::score_pitch>(m, r, n));
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const auto bits = static_cast<std::uint16_t>(both >> 16 * e);

@@ -8,8 +8,18 @@
 
 namespace heed::cuda::general {
 
-// Sums of `rows` x `columns` in the registers of row_warps x column_warps warps. A thread has rows
-// row(m, 0) and row(m, 1), columns column(n) and the next, of each of its products.
+// A row in shared memory has `pitch` bytes, a power of two, and begins at a multiple of it. Its pieces of 16
+// bytes stand where piece ^ row % 8 says: those that a load reads of eight rows are in different banks, and
+// the piece 2^n further is at an address that differs in one bit.
+template <int pitch>
+HEED_DEVICE SharedAddress place_of(int row, int piece) {
+  static_assert((pitch & (pitch - 1)) == 0 && pitch >= 128);
+  return static_cast<SharedAddress>(row * pitch + (piece ^ row % 8) * 16);
+}
+
+// Sums of `rows` x `columns` in the registers of row_warps x column_warps warps, which are all of a block or
+// each so many of them. A thread has rows row(m, 0) and row(m, 1), columns column(n) and the next, of each of
+// its products.
 template <int rows, int columns, int row_warps, int column_warps>
 struct SumLayout {
   static constexpr int warp_rows = rows / row_warps, warp_columns = columns / column_warps;
@@ -19,10 +29,16 @@ struct SumLayout {
 
   using Sums = float[row_tiles][column_tiles][4];
 
-  HEED_DEVICE static int first_row() { return thread_index() / 32 / column_warps * warp_rows; }
+  HEED_DEVICE static int first_row() { return thread_index() % threads / 32 / column_warps * warp_rows; }
   HEED_DEVICE static int first_column() { return thread_index() / 32 % column_warps * warp_columns; }
   HEED_DEVICE static int row(int m, int r) { return first_row() + 16 * m + 8 * r + lane_index() / 4; }
   HEED_DEVICE static int column(int n) { return first_column() + 8 * n + lane_index() % 4 * 2; }
+
+  // Where two neighbouring columns lie in a tile of 16-bit numbers.
+  template <int pitch>
+  HEED_DEVICE static SharedAddress place_of_pair(int m, int r, int n) {
+    return (place_of<pitch>(row(m, r), first_column() / 8) ^ 16 * n) + lane_index() % 4 * 4;
+  }
 
   HEED_DEVICE static void clear(Sums& x) {
 #pragma unroll
@@ -36,33 +52,31 @@ struct SumLayout {
 // is summed are one load. Its items are rows in shared memory, or its items are columns there.
 template <int pitch>
 struct ItemsAsRows {
-  static constexpr int next_items = 16 * pitch, next_step = 32;
   SharedAddress at;
 
   HEED_DEVICE static ItemsAsRows on_rows(SharedAddress base, int first) {
-    return {base + (first + lane_index() % 16) * pitch + lane_index() / 16 * 16};
+    return {base + place_of<pitch>(first + lane_index() % 16, lane_index() / 16)};
   }
   HEED_DEVICE static ItemsAsRows on_columns(SharedAddress base, int first) {
-    return {base + (first + lane_index() / 16 * 8 + lane_index() % 8) * pitch + lane_index() / 8 % 2 * 16};
+    return {base + place_of<pitch>(first + lane_index() / 16 * 8 + lane_index() % 8, lane_index() / 8 % 2)};
   }
   HEED_DEVICE void load(std::uint32_t (&to)[4], int items, int step) const {
-    load_matrices(to, at + items * next_items + step * next_step);
+    load_matrices(to, (at ^ 32 * step) + 16 * pitch * items);
   }
 };
 template <int pitch>
 struct ItemsAsColumns {
-  static constexpr int next_items = 32, next_step = 16 * pitch;
   SharedAddress at;
 
   HEED_DEVICE static ItemsAsColumns on_rows(SharedAddress base, int first) {
-    return {base + (lane_index() / 16 * 8 + lane_index() % 8) * pitch + lane_index() / 8 % 2 * 16 +
-            2 * first};
+    return {base +
+            place_of<pitch>(lane_index() / 16 * 8 + lane_index() % 8, first / 8 + lane_index() / 8 % 2)};
   }
   HEED_DEVICE static ItemsAsColumns on_columns(SharedAddress base, int first) {
-    return {base + lane_index() % 16 * pitch + lane_index() / 16 * 16 + 2 * first};
+    return {base + place_of<pitch>(lane_index() % 16, first / 8 + lane_index() / 16)};
   }
   HEED_DEVICE void load(std::uint32_t (&to)[4], int items, int step) const {
-    load_matrices_transposed(to, at + items * next_items + step * next_step);
+    load_matrices_transposed(to, (at ^ 32 * items) + 16 * pitch * step);
   }
 };
 

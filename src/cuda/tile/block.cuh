@@ -164,9 +164,36 @@ HEED_DEVICE void store_release(unsigned* to, unsigned x) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
 
-// Adds to a number in memory without waiting for it.
-HEED_DEVICE void add_in_memory(float* to, float x) {
-  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+// A word of shared memory from one thread of a block to others, with all that it knew before. It is waited
+// for until it has reached a value.
+HEED_DEVICE void show(unsigned* to, unsigned x) {
+  asm volatile(
+      "st.release.cta.shared.u32 [%0], %1;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+      "r"(x)
+      : "memory");
+}
+HEED_DEVICE unsigned wait_until_shown(const unsigned* from, unsigned x) {
+  unsigned found;
+  do
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
+                 : "=r"(found)
+                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(from)))
+                 : "memory");
+  while (found < x);
+  return found;
+}
+
+// Adds to four numbers in memory without waiting for them.
+HEED_DEVICE void add4_in_memory(float* to, const float (&x)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]),
+               "f"(x[2]), "f"(x[3])
+               : "memory");
+#else
+#pragma unroll
+  for (int n = 0; n < 4; ++n)
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + n), "f"(x[n]) : "memory");
+#endif
 }
 
 // What another block wrote before it arrived: past the first-level cache.

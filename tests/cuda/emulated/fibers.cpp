@@ -45,10 +45,6 @@ void enter() {
   _longjmp(scheduler, 1);
 }
 
-void step_aside() {
-  if (_setjmp(fibers[static_cast<std::size_t>(running)].place) == 0) _longjmp(scheduler, 1);
-}
-
 void go_on(Fiber& fiber) {
   if (_setjmp(scheduler) != 0) return;
   if (fiber.has_begun) _longjmp(fiber.place, 1);
@@ -94,6 +90,10 @@ void launch(std::int64_t blocks, int threads, const std::function<void()>& run) 
 
 int current_thread() { return running; }
 std::int64_t current_block() { return block; }
+
+void step_aside() {
+  if (_setjmp(fibers[static_cast<std::size_t>(running)].place) == 0) _longjmp(scheduler, 1);
+}
 
 void sync_block() {
   const int before = of_all.opened;

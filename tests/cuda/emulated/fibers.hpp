@@ -15,6 +15,7 @@ void sync_block();                            // until all threads of the block 
 bool any(bool one);                           // likewise
 void named_sync(int barrier, int threads);    // until this many have arrived at this barrier
 void named_arrive(int barrier, int threads);  // arrives and goes on
+void step_aside();                            // all others run until they wait
 float exchange(float x, int bits);            // until all threads of the warp have arrived
 
 // What the threads of a warp show each other: all have arrived when the first returns, and none goes on

@@ -133,9 +133,9 @@ void differentiate(const GradientCall& g) {
 template <class Shared>
 class PoisonedShared {
  public:
-  PoisonedShared() : memory_(std::make_unique<unsigned char[]>(sizeof(Shared) + 16)) {
+  PoisonedShared() : memory_(std::make_unique<unsigned char[]>(sizeof(Shared) + alignof(Shared))) {
     auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
-    shared_memory = memory_.get() + (16 - at % 16) % 16;
+    shared_memory = memory_.get() + (alignof(Shared) - at % alignof(Shared)) % alignof(Shared);
     std::memset(shared_memory, 0xff, sizeof(Shared));
   }
   Shared& get() const { return *reinterpret_cast<Shared*>(shared_memory); }

@@ -67,7 +67,14 @@ inline float max_or_nan(float a, float b) { return a != a ? a : b != b ? b : a >
 inline unsigned count_arrival(unsigned* arrivals) { return (*arrivals)++; }
 inline unsigned load_acquire(const unsigned* from) { return *from; }
 inline void store_release(unsigned* to, unsigned x) { *to = x; }
-inline void add_in_memory(float* to, float x) { *to += x; }
+inline void show(unsigned* to, unsigned x) { *to = x; }
+inline unsigned wait_until_shown(const unsigned* from, unsigned x) {
+  while (*static_cast<const volatile unsigned*>(from) < x) emulated::step_aside();
+  return *from;
+}
+inline void add4_in_memory(float* to, const float (&x)[4]) {
+  for (int n = 0; n < 4; ++n) to[n] += x[n];
+}
 inline float load_l2(const float* from) { return *from; }
 
 inline int min_of(int x, int y) { return x < y ? x : y; }
