@@ -118,15 +118,12 @@ HEED_DEVICE void multiply_keys(Scores<Shape>& s, const Queries<Shape>& q, Shared
   add_keys<Shape, Source>(s, q, keys, key_warp, meanwhile);
 }
 
-// Weights of a warp's rows and a tile's keys, as operands.
-template <class Shape>
-using Weights = std::uint32_t[Shape::row_tiles][Shape::key_steps][4];
-
-// o += weights * values; after each pair of products meanwhile(x) is done.
+// o += weights * values; weights lie as an operand wants them, in pairs. After each pair of matrices
+// meanwhile(x) is done.
 template <class Shape, class Meanwhile>
 HEED_DEVICE void multiply_values(float (&o)[Shape::row_tiles][Shape::value_dim / 8][4],
-                                 const Weights<Shape>& p, SharedAddress values, int key_warp,
-                                 const Meanwhile& meanwhile) {
+                                 const std::uint32_t (&p)[Shape::row_tiles][Shape::key_steps][4],
+                                 SharedAddress values, int key_warp, const Meanwhile& meanwhile) {
   const int lane = lane_index();
   const SharedAddress at =
       values + (key_warp * Shape::warp_keys + lane % 16) * Shape::value_pitch + lane / 16 * 16;
@@ -148,6 +145,7 @@ HEED_DEVICE void multiply_values(float (&o)[Shape::row_tiles][Shape::value_dim /
     meanwhile(x);
   }
 }
+
 template <class Shape>
 struct State {
   static constexpr Type type = Shape::type;
@@ -170,7 +168,19 @@ struct State {
   // far are rescaled. So threads need not tell each other their maxima, as long as none of a warp's rows has
   // moved.
   HEED_DEVICE void weigh(Scores<Shape>& s, float scale, float eight) {
-    move_max(s, scale, eight);
+    float top[Shape::row_tiles][2];
+    bool moves = false;
+#pragma unroll
+    for (int m = 0; m < Shape::row_tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        top[m][r] = fmaxf(s[m][0][2 * r], s[m][0][2 * r + 1]);
+#pragma unroll
+        for (int n = 1; n < Shape::key_tiles; ++n)
+          top[m][r] = fmaxf(top[m][r], fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
+        moves = moves || top[m][r] > max[m][r] + eight;
+      }
+    if (warp_any(moves)) move_max(top, scale, eight);
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
@@ -184,32 +194,15 @@ struct State {
         }
       }
   }
-  // The same, and operands. Weights are tried against the maxima so far: as long as their sums say that none
-  // is beyond 2^8, no score need be compared with another.
-  HEED_DEVICE void try_weights(const Scores<Shape>& s, Weights<Shape>& p, float scale, float eight) {
-    // A sum in which a weight of 2^8 might be lost is not trusted.
-    constexpr float most = 250 / lowered<type>, large = 0x1p20f / lowered<type>;
-    float before[Shape::row_tiles][2];
-    bool is_doubtful = false;
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) before[m][r] = sum[m][r];
-    add_weights(s, p, scale);
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        is_doubtful = is_doubtful || !(sum[m][r] - before[m][r] < most) || sum[m][r] > large ||
-                      max[m][r] == minus_infinity;
-    if (!warp_any(is_doubtful)) return;
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m) sum[m][0] = before[m][0], sum[m][1] = before[m][1];
-    move_max(s, scale, eight);
-    add_weights(s, p, scale);
-  }
 
-  HEED_DEVICE static void pack(const Scores<Shape>& weights, Weights<Shape>& p) {
+  // Weights of the tile as operands; the values under them are added.
+  HEED_DEVICE void add_values(const Scores<Shape>& weights, SharedAddress values, int key_warp) {
+    add_values(weights, values, key_warp, [](int) {});
+  }
+  template <class Meanwhile>
+  HEED_DEVICE void add_values(const Scores<Shape>& weights, SharedAddress values, int key_warp,
+                              const Meanwhile& meanwhile) {
+    std::uint32_t p[Shape::row_tiles][Shape::key_steps][4];
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
@@ -219,13 +212,7 @@ struct State {
           const float(&w)[4] = weights[m][2 * k + n / 2];
           p[m][k][n] = pack2<type>(w[n % 2 * 2], w[n % 2 * 2 + 1]);
         }
-  }
-
-  // Weights of the tile as operands; the values under them are added.
-  HEED_DEVICE void add_values(const Scores<Shape>& weights, SharedAddress values, int key_warp) {
-    Weights<Shape> p;
-    pack(weights, p);
-    multiply_values<Shape>(o, p, values, key_warp, [](int) {});
+    multiply_values<Shape>(o, p, values, key_warp, meanwhile);
   }
 
   // Every lane's share of the sums becomes the row's.
@@ -240,65 +227,25 @@ struct State {
   }
 
  private:
-  HEED_DEVICE void add_weights(const Scores<Shape>& s, Weights<Shape>& p, float scale) {
+  HEED_DEVICE void move_max(const float (&of_thread)[Shape::row_tiles][2], float scale, float eight) {
 #pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float subtract = finite_max(max[m][r]) * scale - lift<type>;
-#pragma unroll
-        for (int n = 0; n < Shape::key_tiles; ++n) {
-          const float a = fast_exp2(fmaf(s[m][n][2 * r], scale, -subtract)),
-                      b = fast_exp2(fmaf(s[m][n][2 * r + 1], scale, -subtract));
-          sum[m][r] += a + b;
-          p[m][n / 2][n % 2 * 2 + r] = pack2<type>(a, b);
-        }
-      }
-  }
-
-  HEED_DEVICE void move_max(const Scores<Shape>& s, float scale, float eight) {
-    float top[Shape::row_tiles][2];
-    bool moves = false;
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        top[m][r] = fmaxf(s[m][0][2 * r], s[m][0][2 * r + 1]);
-#pragma unroll
-        for (int n = 1; n < Shape::key_tiles; ++n)
-          top[m][r] = fmaxf(top[m][r], fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
-        moves = moves || top[m][r] > max[m][r] + eight;
-      }
-    if (warp_any(moves)) {
-      float factor[Shape::row_tiles][2];
-      move_rows(top, factor, scale, eight), rescale(factor);
-    }
-  }
-
-  // What a thread's rows have at most becomes the rows' maxima where these move, and sums follow; what
-  // outputs are to be multiplied with is left in `factor`.
-  HEED_DEVICE void move_rows(const float (&of_thread)[Shape::row_tiles][2],
-                             float (&factor)[Shape::row_tiles][2], float scale, float eight) {
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
+    for (int m = 0; m < Shape::row_tiles; ++m) {
+      float factor[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         float top = fmaxf(of_thread[m][r], shuffle_xor(of_thread[m][r], 1));
         top = fmaxf(top, shuffle_xor(top, 2));
         const bool moves = top > max[m][r] + eight;
-        factor[m][r] = moves ? fast_exp2((max[m][r] - top) * scale) : 1.0f;
+        factor[r] = moves ? fast_exp2((max[m][r] - top) * scale) : 1.0f;
         max[m][r] = moves ? top : max[m][r];
-        sum[m][r] *= factor[m][r];
+        sum[m][r] *= factor[r];
       }
-  }
-  HEED_DEVICE void rescale(const float (&factor)[Shape::row_tiles][2]) {
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
       for (int n = 0; n < Shape::value_dim / 8; ++n) {
-        o[m][n][0] *= factor[m][0], o[m][n][1] *= factor[m][0];
-        o[m][n][2] *= factor[m][1], o[m][n][3] *= factor[m][1];
+        o[m][n][0] *= factor[0], o[m][n][1] *= factor[0];
+        o[m][n][2] *= factor[1], o[m][n][3] *= factor[1];
       }
+    }
   }
 };
 

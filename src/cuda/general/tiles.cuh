@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One tile of keys after the other for the rows of a warp, where nothing but ranges hides keys and these are
 // arrays: most tiles are seen by all rows and lie in whole rows of 16-byte pieces, and what decides that is
-// known before the first. Every instruction beside the products takes time from them (H200, November 2026:
-// exponentials of the next tile among the products of this one made nothing faster, 5 % fewer instructions
-// made everything 5 % faster).
+// known before the first, so that the loop is nearly products and exponentials alone: 5 to 8 % faster at 4096
+// keys (H200, November 2026). Exponentials of the next tile among the products of this one made it slower.
 #pragma once
 #include <cstdint>
 
@@ -23,10 +22,6 @@ class Tiles {
   static constexpr int key_copies = Source::key_copies, value_copies = Source::value_copies;
   static constexpr int value_steps = Shape::key_steps * Shape::value_dim / 16;
   static_assert(Shape::key_warps == 1 && Shape::stages <= 2);
-
-  // Sums, scores and weights in registers leave room for both of the latter at a time.
-  static constexpr bool tries_weights =
-      Shape::row_tiles * (Shape::value_dim / 2 + Shape::key_tiles * 4 + Shape::key_steps * 4) <= 192;
 
  public:
   HEED_DEVICE Tiles(const BlockFacts<Shape>& block, Source& from, const Stage& of_scores, State<Shape>& of,
@@ -92,14 +87,13 @@ class Tiles {
     });
     commit_copies();
     if (!is_of(whole_begin, whole_count, t)) stage.apply(s, t);
-    Weights<Shape> p;
-    weigh(s, p);
+    state.weigh(s, scale, eight);
     if constexpr (has_one_slot) {
       wait_for_copies<0>();
       sync();
       source.aim_keys(t + 1, keys(t + 1));
     }
-    multiply_values<Shape>(state.o, p, values(t), 0, [&](int x) {
+    state.add_values(s, values(t), 0, [&](int x) {
       if (has_one_slot) in_groups<value_steps, key_copies>(x, [&](int n) { source.copy_keys(n, has_next); });
     });
     if (has_one_slot) commit_copies();
@@ -111,12 +105,11 @@ class Tiles {
     if (!has_one_slot && has_next) load_keys(t + 1);
     if (has_one_slot || has_next) load_values(has_one_slot ? t : t + 1);
     commit_copies();
-    Weights<Shape> p;
+    Scores<Shape> s;
     if (is_seen) {
-      Scores<Shape> s;
       multiply_keys<Shape, Source>(s, queries, keys(t), 0, [](int) {});
       stage.apply(s, t);
-      weigh(s, p);
+      state.weigh(s, scale, eight);
     }
     if constexpr (has_one_slot) {
       wait_for_copies<0>();
@@ -124,14 +117,7 @@ class Tiles {
       if (has_next) load_keys(t + 1);
       commit_copies();
     }
-    if (is_seen) multiply_values<Shape>(state.o, p, values(t), 0, [](int) {});
-  }
-
-  HEED_DEVICE void weigh(Scores<Shape>& s, Weights<Shape>& p) {
-    if constexpr (tries_weights)
-      state.try_weights(s, p, scale, eight);
-    else
-      state.weigh(s, scale, eight), state.pack(s, p);
+    if (is_seen) state.add_values(s, values(t), 0);
   }
 
   // The copies that go beside step k of so many: in a few groups, as the compiler puts three idle loads
