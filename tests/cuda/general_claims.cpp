@@ -83,6 +83,34 @@ CLAIM(general_says_what_numbers_at_the_ends_of_the_range_come_to) {
   }
 }
 
+// With a mask, even one that hides nothing, another loop walks the keys.
+CLAIM(general_keeps_bits_under_a_mask_that_hides_nothing) {
+  constexpr std::int64_t queries = 300, keys = 900;
+  const auto score = [](int which, std::int64_t j) {
+    const auto x = static_cast<float>(j);
+    return which == 0   ? 2 * x
+           : which == 1 ? x / 16
+           : which == 2 ? -2 * x
+           : which == 3 ? (j % 70 == 69 ? 900.0f : -900.0f)
+                        : (j < 500 ? -50.0f : 0.0f);
+  };
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (const std::int64_t dim : {64, 128})
+      for (int which = 0; which < 6; ++which) {
+        Call call{.q = Tensor::random({1, 2, queries, dim}, 91, which == 5 ? 20 : 0, dtype),
+                  .k = Tensor::random({1, 1, keys, dim}, 92, which == 5 ? 20 : 0, dtype),
+                  .v = Tensor::random({1, 1, keys, dim}, 93, 2, dtype)};
+        call.scale = 1.0f;
+        for (std::int64_t i = 0; which < 5 && i < 2 * queries; ++i) call.q.set(0, i % 2, i / 2, 0, 1);
+        for (std::int64_t j = 0; which < 5 && j < keys; ++j) call.k.set(0, 0, j, 0, score(which, j));
+        const Results plain = *run(general, call, {});
+        cases::BoolTensor keep({1, 1, queries, keys});
+        cases::for_each(keep.shape, [&](auto b, auto h, auto i, auto j) { keep.at(b, h, i, j) = true; });
+        call.matrices.push_back({keep, false});
+        expect(same_bits(run(general, call, {})->out, plain.out), "scores ", which, ", dim ", dim);
+      }
+}
+
 // A value that a row does not see changes none of its bits, under masks of booleans too. Rows whose keys are
 // cut, and those of the kernels for few rows, are done in double precision beside such a value.
 CLAIM(general_keeps_bits_beside_values_that_a_row_does_not_see) {

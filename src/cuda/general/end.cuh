@@ -118,9 +118,11 @@ struct RowsEnd {
   }
 
   // Outputs of a warp's rows to the caller's, by way of shared memory where they leave in pieces of 16 bytes.
-  // block.is_poisoned then says which rows hold a number that is not finite.
+  // block.is_poisoned then says which rows hold a number that is not finite; returns whether a row of this
+  // thread's does.
   template <class IsWritten>
-  HEED_DEVICE void write_out(State<Shape>& state, SharedAddress staging, const IsWritten& is_written) const {
+  HEED_DEVICE bool write_out(State<Shape>& state, SharedAddress staging, const IsWritten& is_written) const {
+    bool any_poisoned = false;
     constexpr Type type = Shape::type;
     const int lane = lane_index(), dims = static_cast<int>(c.value_dim) - plan.first_dim;
 #pragma unroll
@@ -142,7 +144,7 @@ struct RowsEnd {
             x = fmaf(x, factor, 0.0f);  // every zero has one sign
             poison = fmaf(x, 0.0f, poison);
           }
-        if (is_row && poison != 0) block.is_poisoned[row] = 1;
+        if (is_row && poison != 0) block.is_poisoned[row] = any_poisoned = true;
         if (plan.out_in_16) {
 #pragma unroll
           for (int n = 0; n < Shape::value_dim / 8; ++n)
@@ -156,18 +158,18 @@ struct RowsEnd {
                       state.o[m][n][2 * r], state.o[m][n][2 * r + 1]);
         }
       }
-    if (!plan.out_in_16) return;
+    if (!plan.out_in_16) return any_poisoned;
     __syncwarp();
+    auto* const out = static_cast<std::uint16_t*>(const_cast<void*>(c.out.data)) + plan.first_dim;
     constexpr int pieces = Shape::value_dim / 8;
 #pragma unroll 4
     for (int n = lane; n < Shape::warp_rows * pieces; n += 32) {
       const int row = place.warp_row * Shape::warp_rows + n / pieces, piece = n % pieces;
       if (!is_written(row) || piece * 8 >= dims) continue;
-      const Row out = row_of(c.out, block.query(row));
-      *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(const_cast<void*>(out.data)) + out.first +
-                                plan.first_dim + piece * 8) =
+      *reinterpret_cast<uint4*>(out + block.rows[row].out + piece * 8) =
           load_shared16(staging + row * Shape::value_pitch + piece * 16);
     }
+    return any_poisoned;
   }
 };
 

@@ -7,10 +7,12 @@
 // of a row.
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/general/end.cuh"
 #include "cuda/general/scores.cuh"
 #include "cuda/general/sources.cuh"
+#include "cuda/general/tiles.cuh"
 
 namespace heed::cuda::general {
 
@@ -31,9 +33,18 @@ struct Memory {
 template <class Shape>
 HEED_DEVICE void prefetch_queries(SharedAddress to, const Call& c, const Plan& plan,
                                   const BlockFacts<Shape>& block) {
-  RowCopy<Shape::threads, Shape::rows, Shape::dim, Shape::query_pitch>::run(
+  using Rows = RowCopy<Shape::threads, Shape::rows, Shape::dim, Shape::query_pitch>;
+  if (plan.q_in_16 && c.dim == Shape::dim) {
+    const auto* from = static_cast<const std::uint16_t*>(c.q.data) + Rows::piece() * 8;
+#pragma unroll
+    for (int n = 0; n < Rows::copies; ++n)
+      if (Rows::has(n)) prefetch16(to + Rows::place(n), from + block.rows[Rows::row(n)].query, true);
+    return;
+  }
+  Rows::run(
       to, static_cast<int>(c.dim), plan.q_in_16,
-      [&](int r) { return row_of(c.q, block.query(max_of(r, 0))); }, [](int) { return true; });
+      [&](int r) -> Row { return {c.q.data, block.rows[max_of(r, 0)].query, c.q.stride.dim, c.q.type, 0}; },
+      [](int) { return true; });
 }
 
 template <class Shape, template <class> class SourceOf, template <class> class StageOf>
@@ -41,19 +52,26 @@ struct Attention {
   using Source = SourceOf<Shape>;
   using Stage = StageOf<Shape>;
   using Shared = Memory<Shape, Source>;
+  static constexpr bool is_plain = Shape::key_warps == 1 && std::is_same_v<Source, Arrays<Shape>> &&
+                                   std::is_same_v<Stage, RangesOnly<Shape>>;
 
   HEED_DEVICE static void run(const Call& c, const Plan& plan, Shared& shared) {
     BlockFacts<Shape>& block = shared.block;
     block.find(c, plan);
     sync();
     if (block.tile.count == 0) return;
-    shared.documents.find(c, block);
-    attend(c, plan, shared);
-    if (block.units.begin < 0) list_unfinished(plan, block);
+    bool is_poisoned;
+    if constexpr (is_plain) {
+      is_poisoned = attend_tiles(c, plan, shared);
+    } else {
+      shared.documents.find(c, block);
+      is_poisoned = attend(c, plan, shared);
+    }
+    if (any(is_poisoned)) list_unfinished(plan, block);
   }
 
  private:
-  HEED_DEVICE static void attend(const Call& c, const Plan& plan, Shared& shared) {
+  HEED_DEVICE static bool attend(const Call& c, const Plan& plan, Shared& shared) {
     BlockFacts<Shape>& block = shared.block;
     const int warp = warp_index();
     const Place<Shape> place{warp % Shape::row_warps, warp / Shape::row_warps};
@@ -142,15 +160,43 @@ struct Attention {
     if constexpr (Shape::key_warps > 1)
       while (is_cut && unit + 1 < block.units.end) end_unit(state, stage, end, unit++, scale);
     close(state, stage, scale);
+    bool is_poisoned = false;
     if (is_cut) {
       end.write_partial(state, unit);
     } else {
       merge_key_warps(state, reinterpret_cast<float*>(shared.ring), place);
       sync();
       if (place.key_warp == 0)
-        end.write_out(state, shared_address(shared.queries), [&](int row) { return row < block.tile.count; });
+        is_poisoned = end.write_out(state, shared_address(shared.queries),
+                                    [&](int row) { return row < block.tile.count; });
     }
+    return is_poisoned;
+  }
+
+  // The same of arrays under ranges alone.
+  HEED_DEVICE static bool attend_tiles(const Call& c, const Plan& plan, Shared& shared) {
+    BlockFacts<Shape>& block = shared.block;
+    const Place<Shape> place{warp_index(), 0};
+    const SharedAddress at = shared_address(shared.queries);
+    Source source(c, plan, block, shared.extra);
+    Stage stage(c, block, place);
+    State<Shape> state;
+    state.clear();
+    clear_ring(c, shared);
+    const float scale = Stage::scale(c);
+    Tiles<Shape, Source, Stage> tiles(block, source, stage, state, shared_address(shared.ring), scale);
+    tiles.load_first();
+    prefetch_queries<Shape>(at, c, plan, block);
+    commit_copies();
+    Queries<Shape> queries(at, place.warp_row);
+    tiles.walk(queries);
+    close(state, stage, scale);
+    const RowsEnd<Shape> end{c, plan, block, place};
     sync();
+    if (block.units.begin < 0)
+      return end.write_out(state, at, [&](int row) { return row < block.tile.count; });
+    end.write_partial(state, block.units.begin);
+    return false;
   }
 
   // Sums are the rows', and maxima of base 2.

@@ -21,6 +21,7 @@ struct RowTile {
   int group, queries, keys;      // of the sequence
   int head;                      // of the KV heads of all sequences
   std::int64_t first_query, first_key;
+  Sequence sequence;
 
   // Number n of a launch. Heads are taken in sections whose keys and values fit the second-level cache, and
   // of a section the last tiles first, which see more keys than others under a causal mask.
@@ -35,10 +36,14 @@ struct RowTile {
     int first, count;
   };
   HEED_DEVICE RowTile(const Call& c, int number, const Rows& rows) : head(number) {
-    const int kv_heads = static_cast<int>(c.kv_heads);
-    b = head / kv_heads, kv_head = head % kv_heads;
-    const Sequence& s = c.sequence(b);
-    group = static_cast<int>(c.group());
+    const auto heads = static_cast<unsigned>(c.heads), kv_heads = static_cast<unsigned>(c.kv_heads);
+    b = static_cast<int>(static_cast<unsigned>(head) / kv_heads),
+    kv_head = head - b * static_cast<int>(kv_heads);
+    // Each by its own loads: a reference to one or the other would be to memory that is far away.
+    Sequence s = c.each;
+    if (c.sequences) s = c.sequences[b];
+    sequence = s;
+    group = static_cast<int>(heads / kv_heads);
     queries = static_cast<int>(s.queries), keys = static_cast<int>(s.keys);
     first_query = s.first_query, first_key = s.first_key;
     first = rows.first;
@@ -46,16 +51,23 @@ struct RowTile {
   }
 
   // Rows beyond the last are as the last: they are computed with the others and never written.
-  HEED_DEVICE int query_of(int r) const { return min_of(first + r, queries * group - 1) / group; }
+  HEED_DEVICE int query_of(int r) const { return query_of_row(min_of(first + r, queries * group - 1)); }
   HEED_DEVICE Query query(const Call& c, int r) const {
-    const int row = min_of(first + r, queries * group - 1), i = row / group;
-    return {b, c.head(kv_head, row - i * group), i, first_query + i};
+    const int row = min_of(first + r, queries * group - 1), i = query_of_row(row);
+    return {b, head_of(c, row - i * group), i, first_query + i};
+  }
+  // Call::head() without its division of 64 bits, which takes some hundred instructions.
+  HEED_DEVICE int head_of(const Call& c, int member) const {
+    return c.tiled_heads ? member * static_cast<int>(c.kv_heads) + kv_head : kv_head * group + member;
+  }
+  HEED_DEVICE int query_of_row(int row) const {
+    return row < 0 ? 0 : static_cast<int>(static_cast<unsigned>(row) / static_cast<unsigned>(group));
   }
 };
 
 // The keys that ranges let query i see, documents that are runs of keys included. Both ends rise with i.
 HEED_DEVICE KeyRange range_of(const Call& c, const RowTile& tile, int i) {
-  const KeyRange seen = visible_keys(c, tile.b, i);
+  const KeyRange seen = visible_keys(tile.sequence, i);
   if (!c.run_starts) return seen;
   const int own = i + (c.documents[0].queries_are_last ? tile.keys - tile.queries : 0);
   if (own < 0) return {0, 0};
@@ -96,9 +108,10 @@ struct TileRanges {
 
 // What a thread needs to know of a row.
 struct RowFacts {
-  int begin, end;                  // the keys that ranges let it see, besides the front
-  int i, h;                        // its query and query head
-  std::int64_t query, bias, mask;  // where its row of the queries, the bias and the first mask begins
+  int begin, end;  // the keys that ranges let it see, besides the front
+  int i, h;        // its query and query head
+  std::int64_t query, out, bias,
+      mask;  // where its row of the queries, outputs, the bias and the first mask begins
 };
 
 // Tiles of which some row of a warp sees some of the warp's keys, or every row all of them.
@@ -141,7 +154,7 @@ struct BlockFacts {
   RowFacts rows[Shape::rows];
   unsigned char is_poisoned[Shape::rows];  // the row holds a number that is not finite
 
-  // By all threads, which meet before they read it.
+  // By all threads, which meet before they read it; warps do different things at a time.
   HEED_DEVICE void find(const Call& c, const Plan& plan) {
     find(c, plan, RowTile(c, plan, static_cast<int>(block_index()), Shape::rows));
   }
@@ -150,7 +163,7 @@ struct BlockFacts {
     if (n == 0) {
       tile = of;
       const TileRanges all(c, of, 0, Shape::rows - 1);
-      const bool is_cut = plan.partials.cuts(c, c.sequence(of.b));
+      const bool is_cut = plan.partials.cuts(of.group, of.sequence);
       const int unit_keys = plan.partials.unit_keys;
       ranges = all, units = {-1, -1};
       keys = {all.front > 0 ? 0 : all.some.begin, all.some.end};
@@ -173,11 +186,11 @@ struct BlockFacts {
                  static_cast<int>(layout.dim * layout.element_bytes),
                  static_cast<int>(layout.value_width() * layout.element_bytes)};
     }
-    if (n < Shape::warps) {
-      const int row_warp = n % Shape::row_warps;
+    if (const int warp = n - 64; warp >= 0 && warp < Shape::warps) {
+      const int row_warp = warp % Shape::row_warps;
       const TileRanges ranges_of(c, of, row_warp * Shape::warp_rows, (row_warp + 1) * Shape::warp_rows - 1);
-      if (n < Shape::row_warps) of_warp[n] = ranges_of;
-      tiles_of_warp[n] = WarpTiles::of<Shape>(ranges_of, n / Shape::row_warps);
+      if (warp < Shape::row_warps) of_warp[warp] = ranges_of;
+      tiles_of_warp[warp] = WarpTiles::of<Shape>(ranges_of, warp / Shape::row_warps);
     }
     for (int r = n; r < Shape::rows && of.count > 0; r += Shape::threads) {
       const Query q = of.query(c, r);
@@ -187,7 +200,8 @@ struct BlockFacts {
                  static_cast<int>(q.i),
                  static_cast<int>(q.h),
                  row_of(c.q, q).first,
-                 row_of(c.bias, q).first,
+                 row_of(c.out, q).first,
+                 c.bias.data ? row_of(c.bias, q).first : 0,
                  c.mask_count > 0 ? row_of(c.masks[0].where, q).first : 0};
       is_poisoned[r] = 0;
     }

@@ -72,6 +72,8 @@ class RangesOnly {
         place(where) {}
 
   HEED_DEVICE bool sees(int tile) const { return tile >= tiles.some.begin && tile < tiles.some.end; }
+  HEED_DEVICE IntRange seen_tiles() const { return tiles.some; }
+  HEED_DEVICE IntRange whole_tiles() const { return tiles.all; }
 
   HEED_DEVICE void apply(Scores<Shape>& s, int tile) const {
     if (tile >= tiles.all.begin && tile < tiles.all.end) return;

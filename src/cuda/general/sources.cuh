@@ -81,8 +81,8 @@ class Arrays {
   static constexpr bool keys_are_transposed = false, is_quantized = false;
   static constexpr int key_bytes = Shape::tile_keys * Shape::query_pitch,
                        slot_bytes = key_bytes + Shape::value_bytes;
-  static constexpr int extra_bytes = 0,
-                       copies = 2 * (Keys::copies > Values::copies ? Keys::copies : Values::copies);
+  static constexpr int key_copies = Keys::copies, value_copies = Values::copies;
+  static constexpr int extra_bytes = 0, copies = 2 * (key_copies > value_copies ? key_copies : value_copies);
 
   HEED_DEVICE Arrays(const Call& call, const Plan& launch, const BlockFacts<Shape>& of, unsigned char*)
       : c(call),
@@ -90,38 +90,61 @@ class Arrays {
         block(of),
         has_key(Keys::piece() * 8 < static_cast<int>(c.dim)),
         has_value(Values::piece() * 8 < static_cast<int>(c.value_dim)),
-        whole_end(plan.k_in_16 && plan.v_in_16 ? of.keys.end / Shape::tile_keys : 0) {}
+        whole_end(plan.k_in_16 && plan.v_in_16 ? of.keys.end / Shape::tile_keys : 0),
+        first_key(of.first_key + std::int64_t{Keys::row(0)} * plan.key_stride + Keys::piece() * 8),
+        first_value(of.first_value + std::int64_t{Values::row(0)} * plan.value_stride + Values::piece() * 8) {
+  }
 
   HEED_DEVICE void begin(int) {}
   HEED_DEVICE void look_up(int, int, int) {}
 
   HEED_DEVICE void prefetch(int tile, int, SharedAddress slot) {
-    const int first = tile * Shape::tile_keys;
-    copy_rows<Keys>(slot, block.first_key, c.k, static_cast<int>(c.dim), plan.k_in_16, first);
-    copy_rows<Values>(slot + key_bytes, block.first_value, c.v, static_cast<int>(c.value_dim), plan.v_in_16,
-                      first);
+    prefetch_keys(tile, slot), prefetch_values(tile, slot + key_bytes);
+  }
+  HEED_DEVICE void prefetch_keys(int tile, SharedAddress at) {
+    copy_rows<Keys>(at, block.first_key, c.k, static_cast<int>(c.dim), plan.k_in_16, tile * Shape::tile_keys);
+  }
+  HEED_DEVICE void prefetch_values(int tile, SharedAddress at) {
+    copy_rows<Values>(at, block.first_value, c.v, static_cast<int>(c.value_dim), plan.v_in_16,
+                      tile * Shape::tile_keys);
   }
 
   HEED_DEVICE bool aim(int tile, int, SharedAddress slot) {
-    const int first = tile * Shape::tile_keys;
-    to = slot + Keys::place(0);
-    value_to = Shape::dim == Shape::value_dim ? to + key_bytes : slot + key_bytes + Values::place(0);
-    key_at = block.first_key + std::int64_t{first + Keys::row(0)} * plan.key_stride + Keys::piece() * 8;
-    value_at =
-        block.first_value + std::int64_t{first + Values::row(0)} * plan.value_stride + Values::piece() * 8;
+    aim_keys(tile, slot);
+    const SharedAddress before = to;
+    aim_values(tile, slot + key_bytes);
+    if (Shape::dim == Shape::value_dim) value_to = before + key_bytes;
     return tile < whole_end;
+  }
+  HEED_DEVICE void aim_keys(int tile, SharedAddress at) {
+    to = at + Keys::place(0);
+    key_at = first_key + std::int64_t{tile} * (Shape::tile_keys * plan.key_stride);
+  }
+  HEED_DEVICE void aim_values(int tile, SharedAddress at) {
+    value_to = at + Values::place(0);
+    value_at = first_value + std::int64_t{tile} * (Shape::tile_keys * plan.value_stride);
+  }
+  // Whether copies of a tile need not look at its rows one by one; of all but the first it is so before
+  // whole_tiles().
+  HEED_DEVICE int whole_tiles() const { return whole_end; }
+  HEED_DEVICE bool is_whole(int tile) const {
+    return tile < whole_end && tile * Shape::tile_keys >= block.keys.begin;
   }
   // The n-th, keys and values alternating. Every address is made anew: one that changed in place would wait
   // for the copy before.
   HEED_DEVICE void copy(int n, bool is_wanted) {
-    const int m = n / 2;
-    if (n % 2 == 0 && m < Keys::copies)
-      prefetch16_if(is_wanted && has_key && Keys::has(m), to + m * Keys::step * Shape::query_pitch,
-                    key_at + m * (Keys::step * plan.key_stride));
-    else if (n % 2 != 0 && m < Values::copies)
-      prefetch16_if(is_wanted && has_value && Values::has(m),
-                    value_to + m * Values::step * Shape::value_pitch,
-                    value_at + m * (Values::step * plan.value_stride));
+    n % 2 == 0 ? copy_keys(n / 2, is_wanted) : copy_values(n / 2, is_wanted);
+  }
+  HEED_DEVICE void copy_keys(int n, bool is_wanted) {
+    if (n < Keys::copies)
+      prefetch16_if(is_wanted && has_key && Keys::has(n), to + n * Keys::step * Shape::query_pitch,
+                    key_at + n * (Keys::step * plan.key_stride));
+  }
+  HEED_DEVICE void copy_values(int n, bool is_wanted) {
+    if (n < Values::copies)
+      prefetch16_if(is_wanted && has_value && Values::has(n),
+                    value_to + n * Values::step * Shape::value_pitch,
+                    value_at + n * (Values::step * plan.value_stride));
   }
 
   HEED_DEVICE Operands settle(SharedAddress slot) const { return {slot, slot + key_bytes, 0, 0}; }
@@ -144,7 +167,8 @@ class Arrays {
   const bool has_key, has_value;  // whether this thread's piece of a row has numbers
   const int whole_end;            // of the tiles whose rows are all valid; the first tile is copied at once
   SharedAddress to = 0, value_to = 0;
-  const std::uint16_t *key_at = nullptr, *value_at = nullptr;  // that this thread copies next
+  const std::uint16_t *const first_key, *const first_value;    // that this thread copies of tile 0
+  const std::uint16_t *key_at = nullptr, *value_at = nullptr;  // that it copies next
 };
 
 // Where a cache has 16 tokens of a KV head, found a tile before it is read: the table is far away.

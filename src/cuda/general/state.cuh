@@ -118,11 +118,12 @@ HEED_DEVICE void multiply_keys(Scores<Shape>& s, const Queries<Shape>& q, Shared
   add_keys<Shape, Source>(s, q, keys, key_warp, meanwhile);
 }
 
-// o += weights * values; weights lie as an operand wants them, in pairs.
-template <class Shape>
+// o += weights * values; weights lie as an operand wants them, in pairs. After each pair of matrices
+// meanwhile(x) is done.
+template <class Shape, class Meanwhile>
 HEED_DEVICE void multiply_values(float (&o)[Shape::row_tiles][Shape::value_dim / 8][4],
                                  const std::uint32_t (&p)[Shape::row_tiles][Shape::key_steps][4],
-                                 SharedAddress values, int key_warp) {
+                                 SharedAddress values, int key_warp, const Meanwhile& meanwhile) {
   const int lane = lane_index();
   const SharedAddress at =
       values + (key_warp * Shape::warp_keys + lane % 16) * Shape::value_pitch + lane / 16 * 16;
@@ -141,6 +142,7 @@ HEED_DEVICE void multiply_values(float (&o)[Shape::row_tiles][Shape::value_dim /
       add_product<Shape::type>(o[m][n], p[m][k], b[x % 2][0], b[x % 2][1]);
       add_product<Shape::type>(o[m][n + 1], p[m][k], b[x % 2][2], b[x % 2][3]);
     }
+    meanwhile(x);
   }
 }
 
@@ -195,6 +197,11 @@ struct State {
 
   // Weights of the tile as operands; the values under them are added.
   HEED_DEVICE void add_values(const Scores<Shape>& weights, SharedAddress values, int key_warp) {
+    add_values(weights, values, key_warp, [](int) {});
+  }
+  template <class Meanwhile>
+  HEED_DEVICE void add_values(const Scores<Shape>& weights, SharedAddress values, int key_warp,
+                              const Meanwhile& meanwhile) {
     std::uint32_t p[Shape::row_tiles][Shape::key_steps][4];
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
@@ -205,7 +212,7 @@ struct State {
           const float(&w)[4] = weights[m][2 * k + n / 2];
           p[m][k][n] = pack2<type>(w[n % 2 * 2], w[n % 2 * 2 + 1]);
         }
-    multiply_values<Shape>(o, p, values, key_warp);
+    multiply_values<Shape>(o, p, values, key_warp, meanwhile);
   }
 
   // Every lane's share of the sums becomes the row's.
