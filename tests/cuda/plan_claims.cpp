@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "claims.hpp"
+#include "cuda/backward/order.hpp"
 #include "cuda/exact/plan.hpp"
 #include "cuda/prefill/plan.hpp"
 
@@ -171,6 +172,32 @@ CLAIM(only_plain_problems_skip_the_general_exact_kernel) {
     expect_general("bf16", [](Call& c) { c.k.type = Type::bf16; });
     expect_general("keys that are not aligned", [](Call& c) { c.k.stride.length = 66; });
   }
+}
+
+// Whoever writes dQ of a tile of queries waits for so many adds.
+CLAIM(tiles_of_keys_and_the_tiles_of_queries_that_they_add_to_know_each_other) {
+  for (const int queries : {1, 64, 200, 513})
+    for (const int keys : {1, 128, 300, 700})
+      for (const int key_count : {0, 1, 130, keys})
+        for (const int width : {0, 1, 90, 400, queries + keys})
+          for (const int end : {-300, 0, 1, keys - queries + 1, queries + keys})
+            for (const int rows : {64, 128}) {
+              Sequence s{};
+              s.queries = queries, s.keys = keys, s.key_count = key_count < keys ? key_count : keys;
+              s.end_offset = end, s.first_offset = end - width;
+              for (int tile = 0; tile * rows < queries; ++tile) {
+                int count = 0, first = 0;
+                for (int n = (keys - 1) / backward_keys; n >= 0; --n) {
+                  const QueryTiles of = query_tiles_of(s, n, rows);
+                  if (of.first <= tile && tile <= of.last) ++count, first = n;
+                }
+                const KeyTiles found = key_tiles_of(s, tile, rows);
+                expect(found.count() == count && (count == 0 || found.first == first), queries, " queries, ",
+                       s.key_count, " keys that end at ", end, " in windows of ", width, ": tile ", tile,
+                       " of ", rows, " has ", found.count(), " tiles of keys from ", found.first, " on, not ",
+                       count, " from ", first);
+              }
+            }
 }
 
 }  // namespace

@@ -69,6 +69,27 @@ constexpr QueryTiles query_tiles_of(const Sequence& s, int tile, int rows, int k
   return {static_cast<int>(from / rows), static_cast<int>(to / rows)};
 }
 
+// Tiles of keys whose steps go to a tile of queries, [first, last]: all of those between do, if any does.
+struct KeyTiles {
+  int first, last;
+
+  constexpr int count() const { return last < first ? 0 : last - first + 1; }
+};
+constexpr KeyTiles key_tiles_of(const Sequence& s, int tile, int rows) {
+  const auto goes = [&](std::int64_t keys) {
+    const QueryTiles of = query_tiles_of(s, static_cast<int>(keys), rows);
+    return of.first <= tile && tile <= of.last;
+  };
+  const std::int64_t begin = std::int64_t{tile} * rows,
+                     end = begin + rows < s.queries ? begin + rows : s.queries,
+                     seen = end - 1 + s.end_offset < s.key_count ? end - 1 + s.end_offset : s.key_count;
+  std::int64_t first = begin + s.first_offset > 0 ? (begin + s.first_offset) / backward_keys : 0,
+               last = seen > 0 ? (seen - 1) / backward_keys : -1;
+  while (last >= first && !goes(last)) --last;
+  while (first <= last && !goes(first)) ++first;
+  return {static_cast<int>(first), static_cast<int>(last)};
+}
+
 // Of the tiles of keys of one head: steps of all, and of the longest.
 struct TileSteps {
   std::int64_t all = 0, max = 0;
@@ -78,14 +99,17 @@ struct TileSteps {
 // next heads. With few heads at a time, the queries and sums that blocks share stay in the second-level
 // cache. But then blocks have more tiles of one head at once, each of which begins only after the one below
 // it; and where tiles differ in length, the long ones of the last heads come late. So blocks have as many
-// tiles of a head at once as a quarter of a tile's steps, and all longest tiles are claimed in time. Over 22
-// calls that was within 5 % of the best of 1 to 128 heads at a time (H200, November 2026).
+// tiles of a head at once as a quarter of a tile's steps, but no more than four or a fiftieth of all steps of
+// a block, so that it need not wait long for its first turns, and all longest tiles are claimed in time: 64
+// heads of 4096 x 128 over 8 reached 511 TFLOP/s eight KV heads at a time, two at a time 491, but those of
+// 16384 tokens 500 and one at a time 512 (H200, November 2026).
 constexpr PrefillOrder claim_order(const TileSteps& steps, int heads, int tiles, int at_once) {
   const auto limited = [](std::int64_t x, std::int64_t low, std::int64_t high) {
     return x < low ? low : x > high ? high : x;
   };
   if (heads == 0 || tiles == 0) return {heads, 1, tiles};
-  const std::int64_t depth = limited(steps.all / tiles / 4, 2, at_once);
+  const std::int64_t of_block = steps.all * heads / at_once, most = of_block / 50 > 4 ? of_block / 50 : 4;
+  const std::int64_t depth = limited(steps.all / tiles / 4, 2, most < at_once ? most : at_once);
   std::int64_t section = (at_once + depth - 1) / depth;
   if (steps.max * tiles > steps.all * 5 / 4) {
     const std::int64_t in_time = steps.max * at_once / (steps.all > 0 ? steps.all : 1);

@@ -101,6 +101,15 @@ const char* options_refuse(const Call& c) {
   return nullptr;
 }
 
+// As sums of dQ are done: of the heads of a section those of the last queries first, or under a causal mask
+// those of the first.
+PrefillOrder writing_order(const Call& c, const BackwardPlan& plan) {
+  const std::int64_t heads = (plan.queries.each > 0 ? c.batch : 1) * c.heads,
+                     section = plan.order.section * c.group();
+  return {static_cast<int>(heads), static_cast<int>(section),
+          plan.queries.each > 0 ? plan.queries.each : plan.queries.count};
+}
+
 BackwardPlan plan_of(const GradientCall& g, const Workspace& workspace) {
   const Call& c = g.forward;
   const BackwardBytes of(g);
@@ -109,6 +118,8 @@ BackwardPlan plan_of(const GradientCall& g, const Workspace& workspace) {
   plan.keys = TileLine::over(g.key_rows, backward_keys, g.shares_key_rows, c.batch);
   plan.order = order_of(g, plan.keys);
   plan.tiles = plan.order.heads * plan.order.tiles;
+  plan.of_queries = writing_order(c, plan);
+  plan.from_the_first = c.each.end_offset < c.each.key_count;
   plan.wide = wide_order(g, plan.keys);
   plan.group = static_cast<int>(c.group()), plan.heads = static_cast<int>(c.heads);
   plan.bias_gradient = bias_gradient(g);

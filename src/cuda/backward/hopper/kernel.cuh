@@ -10,6 +10,7 @@
 #include "cuda/backward/hopper/producer.cuh"
 #include "cuda/backward/hopper/rows.cuh"
 #include "cuda/backward/hopper/wide.cuh"
+#include "cuda/runtime/launch_early.cuh"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
@@ -25,6 +26,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     if (Shape::biased) prefetch_map(&plan.bias);
   }
   sync();
+  wait_for_prior_launches();
+  launch_dependents();  // which find no number of a tile from an earlier call
   if (thread_index() < 128) {
     lower_registers<Shape::producer_registers>();
     const int warp = uniform(thread_index() / 32);
@@ -50,7 +53,6 @@ __global__ void __launch_bounds__(BackwardQueries<Shape>::threads)
 template <class Shape>
 void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stream) {
   const Call& c = g.forward;
-  const dim3 tiles(static_cast<unsigned>(plan.queries.count), static_cast<unsigned>(c.heads));
   plan.q = tensor_map(c.q, {c.dim, g.query_rows, c.heads, c.batch}, Shape::rows);
   plan.out_gradient = tensor_map(g.out_gradient, {c.value_dim, g.query_rows, c.heads, c.batch}, Shape::rows);
   plan.k = tensor_map(c.k, {c.dim, g.key_rows, c.kv_heads, c.batch}, Shape::keys);
@@ -64,11 +66,10 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
         "cudaFuncSetAttribute");
   const int at_once = device_facts().multiprocessors;
   const int blocks = plan.tiles < at_once ? plan.tiles : at_once;
-  kernel<<<static_cast<unsigned>(blocks), Shape::threads, Shape::shared_bytes, stream>>>(g, plan);
-  check(cudaGetLastError(), "cuda.backward");
+  launch_early(kernel, {static_cast<unsigned>(blocks), Shape::threads, Shape::shared_bytes}, stream, g, plan);
   if (!g.q.data && plan.bias_gradient != BiasGradient::of_products) return;
-  backward_queries_kernel<Shape><<<tiles, BackwardQueries<Shape>::threads, 0, stream>>>(g, plan);
-  check(cudaGetLastError(), "cuda.backward: queries");
+  const auto tiles = static_cast<unsigned>(plan.of_queries.heads * plan.of_queries.tiles);
+  launch_early(backward_queries_kernel<Shape>, {tiles, BackwardQueries<Shape>::threads}, stream, g, plan);
 }
 
 template <int dim, Type type, BackwardKind kind>

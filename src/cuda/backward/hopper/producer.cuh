@@ -162,12 +162,12 @@ class BackwardAdder {
     fence_all_proxies();
     float* const sum = plan.sums + at * (Shape::rows * Shape::dim);
     if (before == 0)
-      store_bytes(sum, shared.sums(), Shape::sum_bytes);
+      store_bytes(sum, shared.sums(n), Shape::sum_bytes);
     else
-      add_floats(sum, shared.sums(), Shape::sum_bytes);
+      add_floats(sum, shared.sums(n), Shape::sum_bytes);
     commit_stores();
     wait_for_stores_to_read();
-    barrier_arrive(shared.sums_empty());
+    barrier_arrive(shared.sums_empty(n));
     wait_for_stores();
     fence_all_proxies();
     store_release(plan.adds + at, before + 1);

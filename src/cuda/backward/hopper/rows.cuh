@@ -9,6 +9,7 @@
 #include "cuda/backward/hopper/fragment.cuh"
 #include "cuda/backward/hopper/plan.hpp"
 #include "cuda/backward/rows.cuh"
+#include "cuda/tile/hopper.cuh"
 
 namespace heed::cuda {
 
@@ -19,9 +20,11 @@ struct QueryTile {
   std::int64_t number;     // in the plan
   int queries;             // of the sequence
 
-  HEED_DEVICE QueryTile(const GradientCall& g, const BackwardPlan& plan) {
-    const int line = static_cast<int>(block_index());
-    head = block_in_column();
+  HEED_DEVICE QueryTile(const GradientCall& g, const BackwardPlan& plan)
+      : QueryTile(g, plan, static_cast<int>(block_index()), block_in_column()) {}
+  // `line`: of the line of all tiles.
+  HEED_DEVICE QueryTile(const GradientCall& g, const BackwardPlan& plan, int line, int of_head)
+      : head(of_head) {
     const auto found = plan.queries.find(line, [&](int b) { return g.forward.sequence(b).first_query; });
     const Sequence& s = g.forward.sequence(found.b);
     b = found.b, first_query = found.tile * plan.queries.rows, queries = static_cast<int>(s.queries);
@@ -46,8 +49,15 @@ struct BackwardRows {
   const BackwardPlan& plan;
 
   HEED_DEVICE void run() const {
+    launch_dependents();
     const QueryTile tile(g, plan);
     if (plan.adds && thread_index() == 0) plan.adds[tile.number] = 0;
+    // Read when the products are there: on its way meanwhile.
+    const int own_row = row(thread_index() % lanes);
+    if (thread_index() % lanes < passes && tile.has(own_row)) {
+      const Row from = row_of(g.forward.log_sum_exp, tile.query(own_row));
+      prefetch_l2(static_cast<const float*>(from.data) + from.first);
+    }
     float product[passes];
     multiply(tile, product);
 #pragma unroll
@@ -120,7 +130,8 @@ void launch_backward_rows(const GradientCall& g, const BackwardPlan& plan, Strea
 }
 
 // Each thread takes what one of a consumer's threads has put there, or one of each warpgroup: 64 dimensions
-// of 64 queries to 128 threads.
+// of 64 queries to 128 threads. Blocks begin where multiprocessors have no more tiles of keys, while others
+// still have, and wait for the sum of their own tile: nobody waits for them.
 template <class Shape>
 struct BackwardQueries {
   static constexpr int threads = Shape::rows * Shape::dim / 32;
@@ -129,10 +140,25 @@ struct BackwardQueries {
   const BackwardPlan& plan;
 
   HEED_DEVICE void run() const {
-    const QueryTile tile(g, plan);
+    const auto [head, behind] = plan.of_queries[static_cast<int>(block_index())];
+    const int tile = plan.from_the_first ? plan.of_queries.tiles - 1 - behind : behind,
+              entry = head / plan.heads;  // packed: 0
+    write(QueryTile(g, plan, entry * plan.of_queries.tiles + tile, head % plan.heads));
+    // So that whatever comes next on the stream comes after the products, too.
+    if (block_index() + 1 == gridDim.x) wait_for_prior_launches();
+  }
+
+ private:
+  HEED_DEVICE void write(const QueryTile& tile) const {
     if (tile.first_query >= tile.queries) return;
+    const int adds =
+        key_tiles_of(g.forward.sequence(tile.b), tile.first_query / Shape::rows, Shape::rows).count();
+    if (thread_index() == 0)
+      while (load_acquire(plan.adds + tile.number) != static_cast<unsigned>(adds)) {
+      }
+    sync();
     SlabSums x;
-    load(tile.number, x);
+    load(tile.number, adds > 0, x);
     const GradientTarget to{g.q, g.rows.unfinished_q, g.forward.dim, g.scale * lowered<Shape::type>};
     const int slab = Shape::dim == 64 ? 0 : thread_index() / 128;
 #pragma unroll
@@ -147,9 +173,9 @@ struct BackwardQueries {
     }
   }
 
- private:
   // What is no number in a row of the gradient by the bias, by four lanes.
   HEED_DEVICE void mark_bias(const Query& q) const {
+    wait_for_prior_launches();  // of which other tiles of keys may still be at the row
     const SharedGradient& bias = g.bias;
     const Row row = row_of(bias.tensor, q.b, q.h, q.i);
     for (std::int64_t j = thread_index() % 4; j < bias.dim; j += 4)
@@ -164,14 +190,13 @@ struct BackwardQueries {
     return of_group + thread_index() % 128 / 32 * 16 + thread_index() % 32 / 4 + 8 * r;
   }
   // Zeros where no tile of keys has added.
-  HEED_DEVICE void load(std::int64_t tile, SlabSums& x) const {
-    const bool has_sum = plan.adds[tile] > 0;
+  HEED_DEVICE void load(std::int64_t tile, bool has_sum, SlabSums& x) const {
     const float* const from = plan.sums + tile * (Shape::rows * Shape::dim) + thread_index() / 128 * 4096 +
                               thread_index() % 128 * 4;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const float4 four =
-          has_sum ? __ldcs(reinterpret_cast<const float4*>(from + n * 512)) : float4{0, 0, 0, 0};
+          has_sum ? __ldcg(reinterpret_cast<const float4*>(from + n * 512)) : float4{0, 0, 0, 0};
       x[4 * n] = four.x, x[4 * n + 1] = four.y, x[4 * n + 2] = four.z, x[4 * n + 3] = four.w;
     }
   }

@@ -76,11 +76,13 @@ struct BackwardShared {
   HEED_DEVICE SharedAddress gradients(unsigned n) const {
     return at + Shape::gradients_at + n % Shape::stages * Shape::query_bytes;
   }
-  // dS of this step and of the one before; dQ.
+  // dS of this step and of the one before; dQ, of both too where there is room.
   HEED_DEVICE SharedAddress scores(unsigned n) const {
     return at + Shape::scores_at + n % 2 * Shape::score_bytes;
   }
-  HEED_DEVICE SharedAddress sums() const { return at + Shape::sums_at; }
+  HEED_DEVICE SharedAddress sums(unsigned n) const {
+    return at + Shape::sums_at + n % Shape::sum_buffers * Shape::sum_bytes;
+  }
   HEED_DEVICE SharedAddress mask(unsigned n) const {
     return at + Shape::masks_at + n % Shape::stages * Shape::mask_bytes;
   }
@@ -97,7 +99,7 @@ struct BackwardShared {
   HEED_DEVICE SharedAddress values_full() const { return at + 40; }
   HEED_DEVICE SharedAddress keys_empty() const { return at + 48; }
   HEED_DEVICE SharedAddress sums_full(unsigned n) const { return at + 56 + n % 2 * 8; }
-  HEED_DEVICE SharedAddress sums_empty() const { return at + 72; }
+  HEED_DEVICE SharedAddress sums_empty(unsigned n) const { return at + 192 + n % Shape::sum_buffers * 8; }
   HEED_DEVICE SharedAddress queries_full(unsigned n) const { return at + 80 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress gradients_full(unsigned n) const { return at + 112 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress stage_empty(unsigned n) const { return at + 144 + n % Shape::stages * 8; }
@@ -106,6 +108,7 @@ struct BackwardShared {
   // Of the n-th use of a stage, or of one of two.
   HEED_DEVICE static unsigned phase(unsigned n) { return n / Shape::stages & 1; }
   HEED_DEVICE static unsigned phase_of_two(unsigned n) { return n / 2 & 1; }
+  HEED_DEVICE static unsigned phase_of_sums(unsigned n) { return n / Shape::sum_buffers & 1; }
 
   HEED_DEVICE void init() const {
     for (unsigned n = 0; n < 2; ++n) {
@@ -113,7 +116,7 @@ struct BackwardShared {
       barrier_init(sums_full(n), 4 * Shape::groups);
     }
     barrier_init(keys_full(), 1), barrier_init(values_full(), 1), barrier_init(keys_empty(), Shape::groups);
-    barrier_init(sums_empty(), 1);
+    for (unsigned n = 0; n < Shape::sum_buffers; ++n) barrier_init(sums_empty(n), 1);
     barrier_init(bias_full(), 1), barrier_init(bias_empty(), 4 * Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {
       barrier_init(queries_full(n), 1), barrier_init(gradients_full(n), 1);
