@@ -200,5 +200,35 @@ CLAIM(tiles_of_keys_and_the_tiles_of_queries_that_they_add_to_know_each_other) {
             }
 }
 
+// Every pair of tiles once, its dS in memory that the part before does not have; where one tile of rows of
+// one head fits, in no more than a pass may take.
+CLAIM(parts_of_exact_gradients_fit_their_memory) {
+  float memory = 0;
+  for (const int heads : {1, 3, 32, 2048})
+    for (const int queries : {1, 100, 4096, 16384})
+      for (const int keys : {96, 4096, 100000}) {
+        GradientCall g{};
+        g.forward = plain_call(heads, heads, queries, 64);
+        g.forward.batch = 1, g.forward.keys = keys;
+        g.q.data = g.k.data = g.v.data = &memory;
+        const ExactParts parts(g, 396);
+        std::int64_t pairs = 0, made = 0;
+        const float* before = nullptr;
+        const auto tiles_of = [](const ExactPart& p) { return p.heads * p.row_tiles * p.key_tiles; };
+        parts.run_each(
+            &memory,
+            [&](const ExactPart& p) {
+              expect(p.pairs != before, heads, " heads, ", queries, " queries, ", keys, " keys");
+              pairs += tiles_of(p), before = p.pairs;
+            },
+            [&](const ExactPart& p, ExactParts::Beside) { made += tiles_of(p); });
+        const auto tiles = [](int n) { return (n + ExactPart::items - 1) / ExactPart::items; };
+        expect(pairs == heads * tiles(queries) * tiles(keys) && made == pairs, heads, " heads, ", queries,
+               " queries, ", keys, " keys: ", pairs, " pairs of tiles, ", made, " for dQ");
+        const std::int64_t dS = parts.bytes() - parts.sum_bytes();
+        expect(dS <= ExactParts::most_bytes, heads, " heads, ", queries, " queries, ", keys, " keys: ", dS);
+      }
+}
+
 }  // namespace
 }  // namespace heed::cuda::test

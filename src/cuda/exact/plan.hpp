@@ -156,7 +156,8 @@ class ExactParts {
     for (std::int64_t waves = 1; waves <= 8; ++waves) consider_heads(waves * at_once / (slabs * key_tiles));
   }
 
-  std::int64_t bytes() const { return 4 * (used_slots() * pair_floats() + sum_floats()); }
+  std::int64_t bytes() const { return 4 * used_slots() * pair_floats() + sum_bytes(); }
+  std::int64_t sum_bytes() const { return 4 * sum_floats(); }
 
   // The dQ of a part comes after the dS of the next one, whose last blocks leave places empty that it takes:
   // each has memory of its own.
