@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "cuda/backward/order.hpp"
+#include "cuda/general/gradient_writer.cuh"
 #include "cuda/general/pair_gradients.cuh"
 #include "cuda/general/products.cuh"
 #include "cuda/general/sources.cuh"
@@ -165,94 +166,6 @@ struct BackwardPlan {
   }
 };
 
-// Columns d, d + 1, d + 8, d + 9, ... of a row, wherever they lie. A function of its own: unrolled over a
-// thread's rows it was 13,000 instructions, whose fetching took a block 30 us (H200, November 2026).
-template <int pairs>
-inline __device__ __noinline__ void write_numbers(const GradientCall& g, const Row& into, int d, int dim,
-                                                  const float (&numbers)[2 * pairs]) {
-#pragma unroll 1
-  for (int n = 0; n < 2 * pairs; ++n)
-    if (const int at = d + n / 2 * 8 + n % 2; at < dim) write_gradient(g, into, at, numbers[n]);
-}
-
-// Sums of threads on their way to a gradient. Rows have marks of 64 dimensions, whose parts several warps
-// have: one that is not finite keeps all of them from being written (S13).
-template <Type type, class Layout, int rows, int slabs>
-struct GradientWriter {
-  using Unfinished = unsigned char[rows][slabs];
-
-  const GradientCall& g;
-  std::uint32_t* marks;
-  std::int64_t dim;
-  float factor;
-  Unfinished& unfinished;
-
-  // at(row) says where a row of the tile is written; all threads of the block call this together.
-  template <class At>
-  HEED_DEVICE void write(const typename Layout::Sums& x, const At& at) const {
-    for (int n = thread_index() % Layout::threads; n < rows * slabs; n += Layout::threads)
-      unfinished[n / slabs][n % slabs] = 0;
-    sync();
-    each_row([&](int m, int r) {
-      if (!is_finite_row(x[m], r)) unfinished[Layout::row(m, r)][slab()] = 1;
-    });
-    sync();
-    each_row([&](int m, int r) {
-      const auto [to_row, number, is_real] = at(Layout::row(m, r));
-      if (is_real) write_row(x[m], r, unfinished[Layout::row(m, r)][slab()] != 0, to_row, number);
-    });
-    sync();
-  }
-
- private:
-  static_assert(64 % Layout::warp_columns == 0);
-  using RowTiles = float[Layout::column_tiles][4];
-
-  // What all columns of a warp are of.
-  HEED_DEVICE static int slab() { return Layout::first_column() / 64; }
-
-  // Adding +0 gives every zero one sign.
-  HEED_DEVICE float gradient(float x) const { return x * lowered<type> * factor + 0.0f; }
-
-  template <class Visit>
-  HEED_DEVICE static void each_row(const Visit& visit) {
-#pragma unroll
-    for (int m = 0; m < Layout::row_tiles; ++m) visit(m, 0), visit(m, 1);
-  }
-  HEED_DEVICE bool is_finite_row(const RowTiles& x, int r) const {
-    float zero = 0;
-#pragma unroll
-    for (int n = 0; n < Layout::column_tiles; ++n)
-      zero = fmaf(gradient(x[n][2 * r]), 0.0f, fmaf(gradient(x[n][2 * r + 1]), 0.0f, zero));
-    return zero == 0;
-  }
-
-  HEED_DEVICE void write_row(const RowTiles& x, int r, bool is_unfinished, const Row& into,
-                             std::int64_t number) const {
-    if (Layout::first_column() >= dim) return;
-    if (is_unfinished) return leave_unfinished(g, marks, number * GradientCall::slabs(dim) + slab());
-    float of_row[2 * Layout::column_tiles];
-#pragma unroll
-    for (int n = 0; n < Layout::column_tiles; ++n)
-      of_row[2 * n] = gradient(x[n][2 * r]), of_row[2 * n + 1] = gradient(x[n][2 * r + 1]);
-    const bool in_pairs = !g.accumulates && into.type == type && into.step == 1 &&
-                          Layout::first_column() + Layout::warp_columns <= dim &&
-                          (reinterpret_cast<std::uintptr_t>(into.data) / 2 + into.first) % 2 == 0;
-    if (!in_pairs)
-      return write_numbers<Layout::column_tiles>(g, into, Layout::column(0), static_cast<int>(dim), of_row);
-    auto* const to =
-        static_cast<std::uint16_t*>(const_cast<void*>(into.data)) + into.first + Layout::column(0);
-#pragma unroll
-    for (int n = 0; n < Layout::column_tiles; ++n)
-      *reinterpret_cast<std::uint32_t*>(to + 8 * n) = pack2<type>(of_row[2 * n], of_row[2 * n + 1]);
-  }
-};
-struct WrittenRow {
-  Row row;
-  std::int64_t number;
-  bool is_real;
-};
-
 // The tile of keys of a block.
 struct OwnedKeys {
   int b, kv_head, tile, first, count;  // first: of the sequence; count: of those there are
@@ -284,7 +197,7 @@ struct BackwardMemory {
   OwnedKeys owned;
   unsigned
       turn;  // twice the number of the last step whose turn has come, from 1 on; 1 more if there is a sum
-  AddedSum added;
+  AddedSum added[2];  // of a step and of the one before
 };
 
 template <class Shape>
@@ -352,7 +265,7 @@ class Backward {
                     .seen = query_tiles_of(s, tile, Shape::rows, Shape::keys, c.front),
                     .first_head = static_cast<int>(c.head(head % kv_heads, 0)),
                     .head_step = c.tiled_heads ? kv_heads : 1};
-    shared.added = {nullptr, 0}, shared.turn = 0;
+    shared.added[0] = shared.added[1] = {nullptr, 0}, shared.turn = 0;
   }
   HEED_DEVICE int head(const Step& step) const {
     return shared.owned.first_head + step.member * shared.owned.head_step;
@@ -404,8 +317,9 @@ class Backward {
     sync();
     prefetch<2>(0, step), prefetch<1>(0, step);
     commit_copies();
+    int n = 0;
 #pragma unroll 1
-    for (int n = 0; !step.is_over(); ++n, step = next, next = next.next(group)) {
+    for (; !step.is_over(); ++n, step = next, next = next.next(group)) {
       wait_for_copies<0>();
       const bool is_seen = sync_and_look();
       prefetch<2>(n + 1, next);
@@ -414,8 +328,7 @@ class Backward {
       sync();
       // fault: cuda-gradient-of-stale-rows
       shared.rows[n % 2].put(row);
-      if (plan.adds && thread_index() == 0) take_turn(n, step, is_seen);
-      sync_warp();  // products want whole warps
+      if (plan.adds) take_turn(n, step, is_seen);
       if constexpr (Shape::copies_ahead) {
         add_both(n, step);
       } else {
@@ -428,7 +341,7 @@ class Backward {
     }
     wait_for_copies<0>();
     sync();
-    if (thread_index() == 0) tell();
+    if (thread_index() == teller) tell(n);
   }
   // A scheduler has one warp of each half. One begins with dV, whose operands take half of the time of its
   // products, the other with dQ, whose operands take all of it: 2 % faster (H200, November 2026).
@@ -488,22 +401,29 @@ class Backward {
   HEED_DEVICE std::int64_t queries_of(const Step& step) const {
     return plan.tile(shared.owned.line + step.tile, head(step));
   }
-  // One thread tells that the dQ of the step before is in its sum, and waits until the tiles of keys below
-  // have added to this step's. It does so beside the products of others: they have added a barrier or two
-  // ago, so that it need not wait for their sums to arrive, and look at the turn only when they have some.
+  // One thread tells that the dQ of the step before is in its sum, and one of another warp waits until the
+  // tiles of keys below have added to this step's: 1,000 clocks each, beside products. Nobody else waits
+  // before there is dQ to add.
+  static constexpr int teller = 0, looker = 96;
   HEED_DEVICE void take_turn(int n, const Step& step, bool adds) {
-    tell();
+    if (thread_index() == teller) tell(n);
+    if (thread_index() == looker) wait_for_turn(n, step, adds);
+    sync_warp();  // products want whole warps
+  }
+  HEED_DEVICE void wait_for_turn(int n, const Step& step, bool adds) {
     unsigned* const word = plan.adds + queries_of(step);
     const unsigned before = tiles_before(step);
     unsigned found;
     do found = load_acquire(word);
     while (found / 2 != before);
     const unsigned has_sum = found % 2;
-    shared.added = {word, 2 * before + 2 + (adds ? 1 : has_sum)};
+    shared.added[n % 2] = {word, 2 * before + 2 + (adds ? 1 : has_sum)};
     show(&shared.turn, turn_of(n) + has_sum);
   }
-  HEED_DEVICE void tell() {
-    if (shared.added.word) store_release(shared.added.word, shared.added.value);
+  // Of step n - 1.
+  HEED_DEVICE void tell(int n) {
+    const AddedSum& added = shared.added[(n + 1) % 2];
+    if (added.word) store_release(added.word, added.value);
   }
   HEED_DEVICE static unsigned turn_of(int n) { return 2 * static_cast<unsigned>(n) + 2; }
 
