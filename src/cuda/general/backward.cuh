@@ -50,27 +50,27 @@ struct BackwardShape : Tile {
 
 // The larger ones take up to 163 KB of shared memory, which 8.0 has, the smaller ones up to 99.
 template <int dim, PairStage>
-struct Tiles {
+struct GradientTiles {
   using Larger = TileShape<64, 128, 8, 2, 2, 2, 2, 1, 1>;
   using Smaller = TileShape<64, 64, 8, 2, 2, 2, 1, 1, 1>;
 };
 template <>
-struct Tiles<128, PairStage::ranges> {
+struct GradientTiles<128, PairStage::ranges> {
   using Larger = TileShape<64, 128, 8, 2, 2, 2, 2, 2, 1>;
   using Smaller = TileShape<64, 64, 8, 2, 2, 2, 1, 1, 1>;
 };
 template <>
-struct Tiles<64, PairStage::ranges> {
+struct GradientTiles<64, PairStage::ranges> {
   using Larger = TileShape<128, 128, 8, 4, 2, 4, 2, 2, 1>;
   using Smaller = TileShape<64, 64, 8, 2, 2, 4, 2, 1, 1>;
 };
 template <>
-struct Tiles<64, PairStage::every_option> {
+struct GradientTiles<64, PairStage::every_option> {
   using Larger = TileShape<64, 128, 8, 2, 2, 4, 2, 1, 1>;
   using Smaller = TileShape<64, 64, 8, 2, 2, 4, 2, 1, 1>;
 };
 template <PairStage stage>
-struct Tiles<256, stage> {
+struct GradientTiles<256, stage> {
   using Larger = TileShape<64, 64, 8, 4, 1, 2, 1, 1, 1>;
   using Smaller = Larger;
 };

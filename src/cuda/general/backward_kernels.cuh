@@ -79,7 +79,7 @@ bool run_largest(const GradientCall& g, const Run& run) {
     return true;
   };
   const auto run_stage = [&]<PairStage stage> {
-    using Of = Tiles<dim, stage>;
+    using Of = GradientTiles<dim, stage>;
     return run_shape.template operator()<BackwardShape<type, dim, stage, typename Of::Larger>>() ||
            run_shape.template operator()<BackwardShape<type, dim, stage, typename Of::Smaller>>();
   };
