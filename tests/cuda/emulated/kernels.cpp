@@ -182,7 +182,7 @@ void differentiate_in_general(const GradientCall& g, TileSize size) {
   if (size == TileSize::larger) mask.words = bits.data();  // else they are asked for tile by tile
   emulated::launch(mask.words ? mask.tiles() : 0, MaskTiles::keys, [&] { pack_mask_tile(g.forward, mask); });
   const auto run = [&]<general::PairStage stage> {
-    using Tiles = general::Tiles<dim, stage>;
+    using Tiles = general::GradientTiles<dim, stage>;
     if (size == TileSize::larger)
       differentiate_in_general<general::BackwardShape<type, dim, stage, typename Tiles::Larger>>(g, mask);
     else
