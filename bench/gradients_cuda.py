@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+DEVICE = "cuda"  # a test of these functions says "cpu"
 HEADS = ((64, 8, 128), (32, 32, 128), (64, 64, 64), (32, 8, 256))  # query heads, KV heads, dimensions
 LENGTHS = ((4, 1024), (1, 4096), (1, 16384))  # batch, tokens
 BACKENDS = {
@@ -73,7 +74,7 @@ def tensors_of(heads, batch, tokens):
     query_heads, kv_heads, dim = heads
     torch.manual_seed(batch * tokens)
     shapes = [(batch, count, tokens, dim) for count in (query_heads, kv_heads, kv_heads, query_heads)]
-    return [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in shapes]
+    return [torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) for shape in shapes]
 
 
 def in_float64(tensors, causal):
@@ -163,24 +164,28 @@ def show_rates(name, batch, tokens, rates):
     print(f"{name:34}{batch}x{tokens:<6}" + "".join(f"{each:>22}" for each in shown), flush=True)
 
 
-# (what, the same without it, keywords, pairs that see each other) for one sequence of 4096 tokens, 32 query heads over 8, of 128.
-TOKENS = 4096
-STARTS = list(range(0, TOKENS + 1, 512))
-CAUSAL, OF_PARTS = TOKENS**2 / 2, TOKENS * 512 / 2
-OPTIONS = (
-    ("causal", None, {}, CAUSAL),
-    ("8 x 512 causal", None, {"batch": 8}, OF_PARTS),
-    ("packed 8 x 512", "8 x 512 causal", {"query_starts": STARTS, "key_starts": STARTS}, OF_PARTS),
-    ("documents 8 x 512", "8 x 512 causal", {"document": [n // 512 for n in range(TOKENS)]}, OF_PARTS),
-    ("a window of 1024", "causal", {"window": (1023, 0)}, TOKENS * 1024 - 1024**2 / 2),
-    ("sinks", "causal", {"sink": (32,)}, CAUSAL),
-    ("softcap", "causal", {"softcap": 30.0}, CAUSAL),
-    ("a boolean mask", "causal", {"keep": (1, 1, TOKENS, TOKENS)}, CAUSAL),
-    ("a bias for all heads", "causal", {"bias": (1, 1, TOKENS, TOKENS)}, CAUSAL),
-    ("a bias for each head", "causal", {"bias": (1, 32, TOKENS, TOKENS)}, CAUSAL),
-    ("ALiBi", "causal", {"alibi": [2 ** (-(head + 1) / 4) for head in range(32)]}, CAUSAL),
-    ("dropout", "causal", {"dropout": 0.1, "seed": 7}, CAUSAL),
-)
+# Options are measured with one sequence of so many tokens, 32 query heads over 8, of 128.
+TOKENS, PART = 4096, 512
+
+
+def options(tokens):
+    """(what, the same without it, keywords, pairs that see each other) of each."""
+    starts, causal, of_parts = list(range(0, tokens + 1, PART)), tokens**2 / 2, tokens * PART / 2
+    window, matrix = tokens // 4, (tokens, tokens)
+    return (
+        ("causal", None, {}, causal),
+        ("8 x 512 causal", None, {"batch": tokens // PART}, of_parts),
+        ("packed 8 x 512", "8 x 512 causal", {"query_starts": starts, "key_starts": starts}, of_parts),
+        ("documents 8 x 512", "8 x 512 causal", {"document": [n // PART for n in range(tokens)]}, of_parts),
+        ("a window of 1024", "causal", {"window": (window - 1, 0)}, tokens * window - window**2 / 2),
+        ("sinks", "causal", {"sink": (32,)}, causal),
+        ("softcap", "causal", {"softcap": 30.0}, causal),
+        ("a boolean mask", "causal", {"keep": (1, 1, *matrix)}, causal),
+        ("a bias for all heads", "causal", {"bias": (1, 1, *matrix)}, causal),
+        ("a bias for each head", "causal", {"bias": (1, 32, *matrix)}, causal),
+        ("ALiBi", "causal", {"alibi": [2 ** (-(head + 1) / 4) for head in range(32)]}, causal),
+        ("dropout", "causal", {"dropout": 0.1, "seed": 7}, causal),
+    )
 
 
 def keywords_of(said):
@@ -188,10 +193,10 @@ def keywords_of(said):
     made, extra = {"causal": True}, []
     for key, value in said.items():
         if key in ("bias", "sink"):
-            made[key] = torch.randn(value, device="cuda", dtype=torch.float32 if key == "sink" else torch.bfloat16).requires_grad_()
+            made[key] = torch.randn(value, device=DEVICE, dtype=torch.float32 if key == "sink" else torch.bfloat16).requires_grad_()
             extra.append(made[key])
         elif key == "keep":
-            made[key] = torch.rand(value, device="cuda") > 0.1
+            made[key] = torch.rand(value, device=DEVICE) > 0.1
         elif key != "batch":
             made[key] = value
     return made, extra
@@ -199,12 +204,12 @@ def keywords_of(said):
 
 def sees(keywords, tokens):
     """(tokens, tokens): whether a query sees a key."""
-    i, j = torch.arange(tokens, device="cuda")[:, None], torch.arange(tokens, device="cuda")[None]
+    i, j = torch.arange(tokens, device=DEVICE)[:, None], torch.arange(tokens, device=DEVICE)[None]
     seen = j <= i
     if "window" in keywords:
         seen = seen & (i - j <= keywords["window"][0])
     if "document" in keywords or "query_starts" in keywords:
-        seen = seen & (i // 512 == j // 512)
+        seen = seen & (i // PART == j // PART)
     return seen & keywords["keep"][0, 0] if "keep" in keywords else seen
 
 
@@ -214,20 +219,20 @@ def gradients_in_float64(inputs, out_gradient, keywords):
     heads = q.shape[1] // k.shape[1]
     leaves = [x[:, :count].detach().double().requires_grad_() for x, count in ((q, heads), (k, 1), (v, 1))]
     scores = leaves[0] @ leaves[1].transpose(2, 3) / q.shape[3] ** 0.5
-    tokens = torch.arange(q.shape[2], device="cuda", dtype=torch.float64)
+    tokens = torch.arange(q.shape[2], device=DEVICE, dtype=torch.float64)
     if "softcap" in keywords:
         scores = keywords["softcap"] * torch.tanh(scores / keywords["softcap"])
     if "bias" in keywords:
         leaves.append(keywords["bias"].detach()[:, :heads].double().requires_grad_())
         scores = scores + leaves[-1]
     if "alibi" in keywords:
-        slopes = torch.tensor(keywords["alibi"][:heads], device="cuda", dtype=torch.float64)
+        slopes = torch.tensor(keywords["alibi"][:heads], device=DEVICE, dtype=torch.float64)
         scores = scores - slopes[:, None, None] * (tokens[:, None] - tokens).abs()
     scores = scores.masked_fill(~sees(keywords, q.shape[2]), -torch.inf)
     if "sink" in keywords:
         leaves.append(keywords["sink"].detach()[:heads].double().requires_grad_())
         scores = torch.cat([scores, leaves[-1][None, :, None, None].expand(*scores.shape[:3], 1)], 3)
-    weights = scores.softmax(3)[..., : k.shape[2]]
+    weights = scores.softmax(3)[..., : k.shape[2]].nan_to_num(0.0)  # of a query that sees no key
     if "dropout" in keywords:
         with torch.no_grad():  # a weight of these numbers is 0 only where it is dropped or not seen
             weighed = heed.attention(q.detach(), k.detach(), v.detach(), return_weights=True, **keywords)[1][:, :heads]
@@ -243,21 +248,27 @@ def check_option(name, gradients, wanted):
     check_near(name, parts, wanted)
 
 
+def call_with(said, tokens):
+    """(its tensors that want gradients, the gradient by what it returns, keywords, what it returns)."""
+    batch = said.get("batch", 1)
+    *inputs, out_gradient = tensors_of((32, 8, 128), batch, tokens // batch)
+    keywords, extra = keywords_of(said)
+    inputs = [x.requires_grad_() for x in inputs]
+    return (*inputs, *extra), out_gradient, keywords, heed.torch.attention(*inputs, **keywords)
+
+
 def rates_of_options(rounds):
     """Shows and returns heed's TFLOP/s under each option."""
     rates = {}
-    for name, beside, said, pairs in OPTIONS:
-        *inputs, out_gradient = tensors_of((32, 8, 128), said.get("batch", 1), TOKENS // said.get("batch", 1))
-        keywords, extra = keywords_of(said)
-        inputs = [x.requires_grad_() for x in inputs]
-        out = heed.torch.attention(*inputs, **keywords)
+    for name, beside, said, pairs in options(TOKENS):
+        inputs, out_gradient, keywords, out = call_with(said, TOKENS)
 
-        def run(out=out, inputs=(*inputs, *extra), out_gradient=out_gradient):
+        def run(out=out, inputs=inputs, out_gradient=out_gradient):
             return torch.autograd.grad(out, inputs, out_gradient, retain_graph=True)
 
         graph = Graph(run)
         rates[name] = 10 * 32 * pairs * 128 / in_turns({name: graph}, rounds)[name] / 1e9
-        check_option(name, graph.made, gradients_in_float64(inputs, out_gradient, keywords))
+        check_option(name, graph.made, gradients_in_float64(inputs[:3], out_gradient, keywords))
         share = f"{rates[name] / rates[beside]:>7.0%} of {beside}" if beside else ""
         print(f"{name:34}{rates[name]:>6.0f} TFLOP/s {share}", flush=True)
     return rates
@@ -295,7 +306,7 @@ def layers_there_and_back(rounds):
     """{contestant: milliseconds} of a layer of (2, 1024, 768), 12 heads over 6, as a graph."""
     torch.manual_seed(1)
     ours = heed.torch.AttentionLayer(768, 12, 6).to("cuda", torch.bfloat16)
-    x = torch.randn(2, 1024, 768, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    x = torch.randn(2, 1024, 768, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
     runs = {}
     for name, run in (("heed", lambda: ours(x, causal=True)), ("torch", lambda: TorchLayer(ours)(x))):
 
