@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decode beyond ranges of keys over rows: int8 caches, boolean masks and documents.
+#include <limits>
 #include <optional>
 
 #include "cases/selection.hpp"
@@ -24,6 +25,33 @@ KvCache int8_cache(const Tensor& k, const Tensor& v, std::int64_t page_size) {
                  .page_size = page_size});
   cache.append(k.view(), v.view());
   return cache;
+}
+
+// Queries of an int8 cache are 64 times as large in the kernel, and so are its values' scales.
+CLAIM(decode_over_an_int8_cache_takes_numbers_at_the_ends_of_the_range) {
+  constexpr float infinity = std::numeric_limits<float>::infinity(),
+                  nan = std::numeric_limits<float>::quiet_NaN();
+  for (const std::int64_t dim : {64, 80, 128, 256})
+    for (int which = 0; which < 6; ++which) {
+      Tensor k = Tensor::random({1, 1, 300, dim}, 51, 2, DType::bf16),
+             v = Tensor::random({1, 1, 300, dim}, 52, 2, DType::bf16),
+             q = Tensor::random({1, 4, 2, dim}, 53, 3, DType::bf16);
+      for (std::int64_t j = 0; j < 300; ++j) k.set(0, 0, j, 0, 0);  // 0 times what overflows
+      if (which == 0) q.set(0, 1, 0, 0, 0x1p121f);
+      if (which == 1) q.set(0, 1, 0, 0, 0x1p125f);
+      if (which == 2) q.set(0, 1, 0, 3, infinity);
+      if (which == 3) q.set(0, 1, 0, 3, nan);
+      if (which == 4) v.set(0, 0, 7, 5, 0x1.fep127f);
+      if (which == 5) v.set(0, 0, 299, 5, infinity);  // which the first query does not see
+      const KvCache cache = int8_cache(k, v, 32);
+      const Inputs inputs{.q = q.view(), .cache = &cache};
+      const Options options{.masks = {Causal{Align::ends}}};
+      Tensor out(q.shape(), DType::bf16);
+      const Outputs outputs{.out = out.mutable_view()};
+      expect(run(decode, make_problem(inputs, outputs, options), Cut::by_the_plan), "refused: case ", which);
+      const Check result = check(inputs, outputs, options);
+      expect(result.beyond_bound == 0, "case ", which, ", dim ", dim, ": ", result.beyond_bound);
+    }
 }
 
 CLAIM(decode_over_an_int8_cache_is_right_and_has_one_answer) {

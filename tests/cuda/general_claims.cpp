@@ -83,6 +83,21 @@ CLAIM(general_says_what_numbers_at_the_ends_of_the_range_come_to) {
   }
 }
 
+// Of the tile of keys that a window begins in, whose rows are in 16-byte pieces or not.
+CLAIM(general_keeps_bits_beside_a_value_before_every_window) {
+  for (const std::int64_t dim : {64, 128, 192, 256}) {
+    Call call{.q = Tensor::random({1, 1, 100, dim}, 95, 4, DType::bf16),
+              .k = Tensor::random({1, 1, 2500, dim}, 96, 2, DType::bf16),
+              .v = Tensor::random({1, 1, 2500, dim}, 97, 2, DType::bf16)};
+    call.window = Window{90, 0, Align::ends};  // the first query sees keys from 2310 on
+    const Results clean = *run(general, call, {});
+    call.v.set(0, 0, 2305, 7, nan);
+    expect(same_bits(run(general, call, {})->out, clean.out), "dim ", dim);
+    for (Tensor* x : {&call.k, &call.v}) *x = x->laid_out({2500 * (dim + 3), 2500 * (dim + 3), dim + 3, 1});
+    expect(same_bits(run(general, call, {})->out, clean.out), "dim ", dim, ", strides");
+  }
+}
+
 // With a mask, even one that hides nothing, another loop walks the keys.
 CLAIM(general_keeps_bits_under_a_mask_that_hides_nothing) {
   constexpr std::int64_t queries = 300, keys = 900;

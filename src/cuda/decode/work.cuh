@@ -163,7 +163,7 @@ class PageLookups {
         page_size(static_cast<int>(of.c->layout.page_size)),
         table(of.c->cached[of.b].table),
         lane_token(first + lane_index() / sixteens * tokens_apart + lane_index() % sixteens * 16) {
-    if (end == 0) return;
+    if (end <= 0) return;
     now = found(lane_token), later = found(lane_token + tokens_ahead);
   }
 

@@ -12,9 +12,10 @@ namespace general {
 namespace {
 
 constexpr int merge_threads = 128, merge_warps = merge_threads / 32;
-constexpr int merge_blocks = 8;    // of a multiprocessor
-constexpr int dims_at_once = 128;  // four of each lane
-constexpr int states_at_once = 8;  // whose values a lane asks for before it adds the first
+constexpr int merge_blocks = 8;        // of a multiprocessor
+constexpr int bytes_of_others = 4096;  // of its shared memory: static, and the system's
+constexpr int dims_at_once = 128;      // four of each lane
+constexpr int states_at_once = 8;      // whose values a lane asks for before it adds the first
 
 // Blocks of a KV head of a sequence. 32 bits, and divided once: with c.group(), a division of 64 bits,
 // wherever it is asked for, 4096 rows of four units took 17 us (H200, November 2026).
@@ -164,7 +165,7 @@ __global__ void __launch_bounds__(merge_threads, merge_blocks)
 std::size_t bytes_of_share(std::int64_t blocks) {
   const DeviceFacts facts = device_facts();
   const std::int64_t each = (blocks + facts.multiprocessors - 1) / facts.multiprocessors;
-  return each >= merge_blocks ? 0 : static_cast<std::size_t>(facts.shared_bytes / each - 4096);
+  return each >= merge_blocks ? 0 : static_cast<std::size_t>(facts.shared_bytes / each - bytes_of_others);
 }
 
 }  // namespace
@@ -176,11 +177,12 @@ void launch_partial_merge(const Call& c, const Partials& partials, SavedEnd* end
                        (partials.rows + merge_warps - 1) / merge_warps};
   const auto kernel = c.q.type == Type::bf16 ? merge<Type::bf16> : merge<Type::f16>;
   const std::int64_t blocks = c.batch * c.kv_heads * grid.head_blocks;
-  const std::size_t bytes = bytes_of_share(blocks);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+  // The most that any call asks for: the limit is the kernel's, and another thread may be launching it.
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(device_facts().shared_bytes - bytes_of_others)),
         "cudaFuncSetAttribute");
-  launch_early(kernel, {static_cast<unsigned>(blocks), merge_threads, bytes}, stream, c, partials, grid,
-               ends);
+  launch_early(kernel, {static_cast<unsigned>(blocks), merge_threads, bytes_of_share(blocks)}, stream, c,
+               partials, grid, ends);
 }
 
 }  // namespace heed::cuda

@@ -36,7 +36,9 @@ class Tiles {
         end((block.keys.end + Shape::tile_keys - 1) / Shape::tile_keys) {
     const IntRange seen = stage.seen_tiles(), whole = stage.whole_tiles();
     const int copied = source.whole_tiles() < end ? source.whole_tiles() - 1 : end;
-    plain_begin = max_of(begin, seen.begin), plain_count = max_of(min_of(seen.end, copied) - plain_begin, 0);
+    // With one slot a plain tile copies its own values, and rows before the first key must become 0.
+    const int first = has_one_slot && !source.is_whole(begin) ? begin + 1 : begin;
+    plain_begin = max_of(first, seen.begin), plain_count = max_of(min_of(seen.end, copied) - plain_begin, 0);
     whole_begin = whole.begin, whole_count = max_of(whole.end - whole.begin, 0);
   }
 
@@ -125,6 +127,7 @@ class Tiles {
   template <int steps, int copies, class Copy>
   HEED_DEVICE static void in_groups(int k, const Copy& copy) {
     constexpr int groups = steps >= 8 ? 4 : 2, apart = (steps + groups - 1) / groups;
+    static_assert((steps - 1) / apart == groups - 1, "some copies would never be asked for");
     if (k % apart != 0) return;
 #pragma unroll
     for (int n = k / apart * copies / groups; n < (k / apart + 1) * copies / groups; ++n) copy(n);

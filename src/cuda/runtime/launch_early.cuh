@@ -18,7 +18,8 @@ struct Grid {
 };
 
 // Whether the kernels of this file have code for Hopper, which waits. PTX of an older architecture does not.
-constexpr bool is_compiled_for_hopper() {
+// Consteval, since files are compiled for different ones: no linker may choose between two such functions.
+consteval bool is_compiled_for_hopper() {
   for (const int architecture : {__CUDA_ARCH_LIST__})
     if (architecture / 10 == 90) return true;
   return false;
