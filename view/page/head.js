@@ -90,8 +90,9 @@ class Head {
     if (this.isExact) {
       this.all = await this.weights();
     } else {
-      this.topKeys = await wordsOf(this.facts.top.keys);
-      this.topWeights = new Float32Array((await wordsOf(this.facts.top.weights)).buffer);
+      // At once: the map draws them as soon as there are keys.
+      const [keys, weights] = await Promise.all([wordsOf(this.facts.top.keys), wordsOf(this.facts.top.weights)]);
+      Object.assign(this, { topKeys: keys, topWeights: new Float32Array(weights.buffer) });
     }
   }
 
