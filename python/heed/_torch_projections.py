@@ -3,7 +3,7 @@
 
 The gradient by x is added up by the products themselves. The gradients by the weights are one product where those by q, k and v lie
 side by side, as heed's attention leaves them when it is asked to: three small ones each leave most of a GPU idle. Which products there
-are depends on the layer alone, never on who listens, so that the sums are the same under a profiler or a mode.
+are depends on the layer and the gradients that are wanted, never on who listens: the sums are the same under a profiler or a mode.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.nn import functional
 
 __all__ = ["Projections", "side_by_side"]
@@ -29,8 +30,8 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     first, width = parts[0], sum(part.shape[-1] for part in parts)
     at = first.storage_offset()
     # Whoever differentiates this, or has many gradients in one tensor, must see where the columns come from.
-    is_plain = not torch.is_grad_enabled() and all(type(part) is Tensor and not torch._C._functorch.is_legacy_batchedtensor(part) for part in parts)
-    if not is_plain or first.stride(-1) != 1 or first.stride(0) < width:
+    are_plain = all(type(part) is Tensor and not _functorch.is_legacy_batchedtensor(part) for part in parts)
+    if torch.is_grad_enabled() or not are_plain or first.stride(-1) != 1 or first.stride(0) < width:
         return torch.cat(list(parts), -1)
     for part in parts:
         is_next = part.storage_offset() == at and part.stride() == first.stride()
