@@ -14,43 +14,59 @@ struct QuantizedDecode {
   std::int64_t page_size, tokens, queries, dim, value_dim;
 };
 
-// A cache of `batch` sequences, or the b-th alone, in pages of another size.
-KvCache int8_cache(const Tensor& k, const Tensor& v, std::int64_t page_size) {
+KvCache cache_of(const Tensor& k, const Tensor& v, std::int64_t page_size, CacheType type) {
   KvCache cache({.batch = k.shape().batch,
                  .kv_heads = k.shape().heads,
                  .capacity = k.shape().length,
                  .dim = k.shape().dim,
                  .value_dim = v.shape().dim,
-                 .type = CacheType::int8,
+                 .type = type,
                  .page_size = page_size});
   cache.append(k.view(), v.view());
   return cache;
 }
+KvCache int8_cache(const Tensor& k, const Tensor& v, std::int64_t page_size) {
+  return cache_of(k, v, page_size, CacheType::int8);
+}
 
-// Queries of an int8 cache are 64 times as large in the kernel, and so are its values' scales.
+// Queries of bf16 over an int8 cache are 64 times as large in the kernel, and so are its values' scales. Keys
+// are 0 where queries would overflow by that; the last value is beyond what the first query sees.
 CLAIM(decode_over_an_int8_cache_takes_numbers_at_the_ends_of_the_range) {
-  constexpr float infinity = std::numeric_limits<float>::infinity(),
-                  nan = std::numeric_limits<float>::quiet_NaN();
-  for (const std::int64_t dim : {64, 80, 128, 256})
-    for (int which = 0; which < 6; ++which) {
-      Tensor k = Tensor::random({1, 1, 300, dim}, 51, 2, DType::bf16),
-             v = Tensor::random({1, 1, 300, dim}, 52, 2, DType::bf16),
-             q = Tensor::random({1, 4, 2, dim}, 53, 3, DType::bf16);
-      for (std::int64_t j = 0; j < 300; ++j) k.set(0, 0, j, 0, 0);  // 0 times what overflows
-      if (which == 0) q.set(0, 1, 0, 0, 0x1p121f);
-      if (which == 1) q.set(0, 1, 0, 0, 0x1p125f);
-      if (which == 2) q.set(0, 1, 0, 3, infinity);
-      if (which == 3) q.set(0, 1, 0, 3, nan);
-      if (which == 4) v.set(0, 0, 7, 5, 0x1.fep127f);
-      if (which == 5) v.set(0, 0, 299, 5, infinity);  // which the first query does not see
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  struct Extreme {
+    const char* what;
+    DType dtype;
+    std::int64_t token;  // of v; -1: q
+    std::int64_t d;
+    float x;
+  };
+  for (const Extreme& e : {Extreme{"2^121 in q", DType::bf16, -1, 0, 0x1p121f},
+                           {"2^125 in q", DType::bf16, -1, 0, 0x1p125f},
+                           {"2^15 in q", DType::f16, -1, 0, 0x1p15f},
+                           {"infinity in q", DType::bf16, -1, 3, infinity},
+                           {"NaN in q", DType::bf16, -1, 3, nan},
+                           {"the largest bf16 in v", DType::bf16, 7, 5, 0x1.fep127f},
+                           {"the largest f16 in v", DType::f16, 7, 5, 65504},
+                           {"the largest bf16 in the last v", DType::bf16, 299, 5, 0x1.fep127f},
+                           {"the largest f16 in the last v", DType::f16, 299, 5, 65504}})
+    for (const std::int64_t dim : {64, 80, 128, 256}) {
+      Tensor k = Tensor::random({1, 1, 300, dim}, 51, 2, e.dtype),
+             v = Tensor::random({1, 1, 300, dim}, 52, 2, e.dtype),
+             q = Tensor::random({1, 4, 2, dim}, 53, 3, e.dtype);
+      for (std::int64_t j = 0; j < 300; ++j) k.set(0, 0, j, 0, 0);
+      if (e.token < 0)
+        q.set(0, 1, 0, e.d, e.x);
+      else
+        v.set(0, 0, e.token, e.d, e.x);
       const KvCache cache = int8_cache(k, v, 32);
       const Inputs inputs{.q = q.view(), .cache = &cache};
       const Options options{.masks = {Causal{Align::ends}}};
-      Tensor out(q.shape(), DType::bf16);
+      Tensor out(q.shape(), e.dtype);
       const Outputs outputs{.out = out.mutable_view()};
-      expect(run(decode, make_problem(inputs, outputs, options), Cut::by_the_plan), "refused: case ", which);
+      expect(run(decode, make_problem(inputs, outputs, options), Cut::by_the_plan), "refused: ", e.what);
       const Check result = check(inputs, outputs, options);
-      expect(result.beyond_bound == 0, "case ", which, ", dim ", dim, ": ", result.beyond_bound);
+      expect(result.beyond_bound == 0, e.what, ", dim ", dim, ": ", result.beyond_bound, " of ",
+             result.compared, " beyond the bound, first ", result.first_miss);
     }
 }
 
@@ -93,6 +109,46 @@ CLAIM(decode_over_an_int8_cache_is_right_and_has_one_answer) {
         const Tensor own = entry(q, 1, t.queries);
         expect(same_bits(attend({.q = own.view(), .cache = &alone}, Cut::apart), entry(out, 1, t.queries)),
                what, ", alone");
+      }
+}
+
+// Heads that read the same keys see different ones: one of them none at first, another none at last.
+CLAIM(decode_over_pages_under_masks_that_differ_by_head_is_right_and_has_one_answer) {
+  for (const QuantizedDecode& t : {QuantizedDecode{16, 70, 1, 64, 64},
+                                   {64, 1300, 1, 128, 128},
+                                   {32, 2100, 2, 128, 128},
+                                   {64, 1100, 2, 64, 64},
+                                   {32, 900, 1, 80, 80},
+                                   {64, 1500, 2, 256, 256}})
+    for (const CacheType type : {CacheType::int8, CacheType::bf16})
+      for (const std::int64_t batch : {1, 2}) {  // of the mask
+        const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 71, 2, DType::bf16),
+                     v = Tensor::random({2, 2, t.tokens, t.value_dim}, 72, 2, DType::bf16),
+                     q = Tensor::random({2, 8, t.queries, t.dim}, 73, 3, DType::bf16);
+        const KvCache cache = cache_of(k, v, t.page_size, type);
+        Dice dice(static_cast<std::uint64_t>(t.tokens));
+        cases::BoolTensor keep = cases::random_bools(dice, {batch, 8, t.queries, t.tokens}, 3);
+        cases::for_each(keep.shape, [&](auto b, auto h, auto i, auto j) {
+          if ((h == 1 && j < t.tokens / 2) || (h == 2 && j >= t.tokens / 3)) keep.at(b, h, i, j) = false;
+        });
+        const Inputs inputs{.q = q.view(), .cache = &cache};
+        const Options options{.masks = {Causal{Align::ends}, Keep{keep.view()}}};
+        const std::string what = std::to_string(t.tokens) + " tokens of " + std::to_string(t.dim) +
+                                 (type == CacheType::int8 ? ", int8" : ", bf16");
+        std::optional<Tensor> first;
+        for (const Cut cut : {Cut::by_the_plan, Cut::apart, Cut::together}) {
+          Tensor out({2, 8, t.queries, t.value_dim}, DType::bf16);
+          out.fill_bytes(0xff);
+          const Outputs outputs{.out = out.mutable_view()};
+          expect(run(decode, make_problem(inputs, outputs, options), cut), "refused: ", what);
+          if (!first) {
+            const Check result = check(inputs, outputs, options);
+            expect(result.beyond_bound == 0, what, ": ", result.beyond_bound, " of ", result.compared,
+                   " beyond the bound, first ", result.first_miss);
+            first = out;
+          }
+          expect(same_bits(out, *first), what, ", cut ", static_cast<int>(cut));
+        }
       }
 }
 
