@@ -216,19 +216,21 @@ CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits_general_too) {
         if (has_window) call.window = Window{left, 0, Align::ends};
         call.sink = Tensor::random({1, 2, 1, 1}, 84, 4);
         for (const std::string& kernel : of_device({prefill, general})) {
-          const Results clean = run(kernel, call, {.log_sum_exp = true}).value();
+          const auto clean = run(kernel, call, {.log_sum_exp = true});
           for (const std::int64_t j : {3, 100, 130, 319, 451, 699})
             for (const float poison : {nan, HUGE_VALF}) {
               Call poisoned = call;
               poisoned.v.set(0, 0, j, 5, poison), poisoned.v.set(0, 0, j, dim - 1, poison);
-              const Results got = run(kernel, poisoned, {.log_sum_exp = true}).value();
-              expect(same_bits(*got.log_sum_exp, *clean.log_sum_exp), kernel, ": log-sum-exp, dim ", dim,
+              const auto got = run(kernel, poisoned, {.log_sum_exp = true});
+              expect(clean && got, kernel, " refuses dim ", dim);
+              if (!clean || !got) continue;
+              expect(same_bits(*got->log_sum_exp, *clean->log_sum_exp), kernel, ": log-sum-exp, dim ", dim,
                      ", value ", j);
               const auto sees = [&](std::int64_t i) { return i >= j && (!has_window || i <= j + left); };
               std::int64_t differ = 0;
               cases::for_each(call.q.shape(), [&](auto b, auto h, auto i, auto d) {
                 const bool is_reached = sees(i) && (d == 5 || d == dim - 1);
-                const float wanted = clean.out.at(b, h, i, d), found = got.out.at(b, h, i, d);
+                const float wanted = clean->out.at(b, h, i, d), found = got->out.at(b, h, i, d);
                 differ += is_reached ? std::isfinite(found) : found != wanted;
               });
               expect(differ == 0, kernel, ": ", differ, " numbers, dim ", dim, ", value ", j, ", window ",
