@@ -2,8 +2,10 @@
 // What the claims of the matrix units share: problems that are ranges of keys, and the bound of the
 // reference.
 #pragma once
+#include <algorithm>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "cases/random_call.hpp"
 #include "cases/tensor.hpp"
@@ -22,6 +24,14 @@ using claims::expect;
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 const std::string prefill = "cuda.prefill", decode = "cuda.decode", general = "cuda.general";
+
+// Those that the device has: one before Hopper has the general kernel alone, and HEED_CUDA_ARCH may name one.
+inline std::vector<std::string> of_device(std::vector<std::string> kernels) {
+  std::erase_if(kernels, [has = kernel_names()](const auto& kernel) {
+    return std::find(has.begin(), has.end(), kernel) == has.end();
+  });
+  return kernels;
+}
 
 // A problem that prefill takes, from a seed: lengths around the edges of tiles, ranges of keys, heads that
 // are shared.
