@@ -206,11 +206,10 @@ class Backward {
   using KeySums = typename Shape::KeySums;
   using QuerySums = typename Shape::QuerySums;
   using KeyCopy = RowCopy<Shape::threads, Shape::keys, Shape::dim, Shape::pitch>;
-  using RowsCopy = RowCopy<Shape::threads, Shape::rows, Shape::dim, Shape::pitch>;
-  // What has one stage is copied by half of the warps, one for each scheduler, if they are enough for eight
-  // rows at a time: the others begin with products.
+  // Half of the warps copy rows, one for each scheduler, if they are enough for eight rows at a time: the
+  // others begin with products.
   static constexpr int copying = Shape::threads / 2 >= Shape::dim ? Shape::threads / 2 : Shape::threads;
-  using LateCopy = RowCopy<copying, Shape::rows, Shape::dim, Shape::pitch>;
+  using RowsCopy = RowCopy<copying, Shape::rows, Shape::dim, Shape::pitch>;
   using Operand = ItemsAsColumns<Shape::pitch>;
   using Rows = StepRows<Shape::rows, Shape::stage>;
 
@@ -287,61 +286,24 @@ class Backward {
   HEED_DEVICE SharedAddress out_gradient_of(int n) const {
     return shared_address(shared.out_gradient[n % Shape::out_gradient_stages]);
   }
-  HEED_DEVICE RowsToCopy q_rows(const PairTiles& tiles) const {
-    return {c.q, tiles.first_of(c.q), static_cast<int>(c.dim), plan.q_in_16};
+  HEED_DEVICE static void copy_rows(SharedAddress to, const RowsToCopy& from, const Rows& rows) {
+    if (thread_index() < copying)
+      copy_tile<RowsCopy>(to, from, rows.has_all(), [&](int r) { return rows.has(r); });
   }
-  HEED_DEVICE RowsToCopy out_gradient_rows(const PairTiles& tiles) const {
-    return {g.out_gradient, tiles.first_of(g.out_gradient), static_cast<int>(c.value_dim),
-            plan.out_gradient_in_16};
-  }
-
-  // What is left to copy of a step's operands of two stages, among products of the step before.
-  struct RowsAhead {
-    PlainCopy<RowsCopy> q, out_gradient;
-
-    // Beside one of dim / 16 steps of products.
-    HEED_DEVICE void copy(int k) const {
-      constexpr int copies = 2 * RowsCopy::copies, steps = Shape::dim / 16;
-#pragma unroll
-      for (int n = k * copies / steps; n < (k + 1) * copies / steps; ++n)
-        if (n % 2 == 0 && Shape::q_stages == 2)
-          q.copy(n / 2);
-        else if (n % 2 == 1 && Shape::out_gradient_stages == 2)
-          out_gradient.copy(n / 2);
-    }
-    HEED_DEVICE void copy_all() const {
-#pragma unroll
-      for (int k = 0; k < Shape::dim / 16; ++k) copy(k);
-    }
-  };
-  HEED_DEVICE RowsAhead rows_ahead(int n, const Step& step) const {
-    RowsAhead ahead;
-    if (step.is_over()) return ahead;
-    const PairTiles tiles = tiles_of(step);
-    const Rows& rows = shared.rows[n % 2];
-    const auto begin = [&](PlainCopy<RowsCopy>& copy, SharedAddress to, const RowsToCopy& from) {
-      if (is_plain<RowsCopy>(from, rows.has_all()))
-        copy = {to, from};
-      else
-        copy_row_by_row<RowsCopy>(to, from, [&](int r) { return rows.has(r); });
-    };
-    if constexpr (Shape::q_stages == 2) begin(ahead.q, q_of(n), q_rows(tiles));
-    if constexpr (Shape::out_gradient_stages == 2)
-      begin(ahead.out_gradient, out_gradient_of(n), out_gradient_rows(tiles));
-    return ahead;
-  }
-  // Of step n what has one stage.
+  // Of step n what has this many stages.
+  template <int stages>
   HEED_DEVICE void prefetch(int n, const Step& step) {
     if (step.is_over()) return;
     const PairTiles tiles = tiles_of(step);
     const Rows& rows = shared.rows[n % 2];
-    const auto copy = [&](SharedAddress to, const RowsToCopy& from) {
-      if (thread_index() < copying)
-        copy_tile<LateCopy>(to, from, rows.has_all(), [&](int r) { return rows.has(r); });
-    };
-    if constexpr (Shape::q_stages == 1) copy(q_of(n), q_rows(tiles));
-    if constexpr (Shape::out_gradient_stages == 1) copy(out_gradient_of(n), out_gradient_rows(tiles));
-    if constexpr (Shape::stage == PairStage::every_option)
+    if constexpr (Shape::q_stages == stages)
+      copy_rows(q_of(n), {c.q, tiles.first_of(c.q), static_cast<int>(c.dim), plan.q_in_16}, rows);
+    if constexpr (Shape::out_gradient_stages == stages)
+      copy_rows(out_gradient_of(n),
+                {g.out_gradient, tiles.first_of(g.out_gradient), static_cast<int>(c.value_dim),
+                 plan.out_gradient_in_16},
+                rows);
+    if constexpr (Shape::stage == PairStage::every_option && stages == 1)
       pairs.prefetch(tiles, shared_address(shared.p), plan.bias_in_16);
   }
   HEED_DEVICE typename Rows::One find_row(const Step& step) const {
@@ -354,17 +316,16 @@ class Backward {
     Step step{seen.last, 0, (seen.last - seen.first + 1) * group}, next = step.next(group);
     shared.rows[0].put(find_row(step)), shared.rows[1].put(find_row(next));
     sync();
-    rows_ahead(0, step).copy_all();
-    prefetch(0, step);
+    prefetch<2>(0, step), prefetch<1>(0, step);
     commit_copies();
     int n = 0;
 #pragma unroll 1
     for (; !step.is_over(); ++n, step = next, next = next.next(group)) {
       wait_for_copies<0>();
       const bool is_seen = sync_and_look();
-      const RowsAhead ahead = rows_ahead(n + 1, next);
+      prefetch<2>(n + 1, next);
       const auto row = find_row(next.next(group));
-      is_seen ? find_pairs(n, step, ahead) : ahead.copy_all();
+      if (is_seen) find_pairs(n, step);
       sync();
       // fault: cuda-gradient-of-stale-rows
       shared.rows[n % 2].put(row);
@@ -374,7 +335,7 @@ class Backward {
       } else {
         if (is_seen) add_keys(n);
         sync();
-        prefetch(n + 1, next);
+        prefetch<1>(n + 1, next);
         if (plan.adds && is_seen) add_queries(n, step);
       }
       commit_copies();
@@ -400,13 +361,12 @@ class Backward {
   }
 
   // P and dS of a step, to shared memory.
-  HEED_DEVICE void find_pairs(int n, const Step& step, const RowsAhead& ahead) {
+  HEED_DEVICE void find_pairs(int n, const Step& step) {
     using Found = PairGradients<Shape>;
     typename Scores::Sums p, ds;
     const PairOperands from{q_of(n), shared_address(shared.k), out_gradient_of(n), shared_address(shared.v),
                             shared_address(shared.p)};
-    pairs.template find<Found::By::product>(p, ds, from, tiles_of(step), shared.rows[n % 2],
-                                            [&](int k) { ahead.copy(k); });
+    pairs.template find<Found::By::product>(p, ds, from, tiles_of(step), shared.rows[n % 2]);
     put(from.p, p), put(shared_address(shared.ds), ds);
   }
   HEED_DEVICE static void put(SharedAddress to, const typename Scores::Sums& x) {

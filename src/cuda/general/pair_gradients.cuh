@@ -93,51 +93,27 @@ struct RowsToCopy {
   int dim;     // of a row, from the first number on
   bool in_16;  // they can be copied 16 bytes at a time
 };
-// What a thread copies of them, piece after piece, where no row need be looked at.
-template <class Copy>
-struct PlainCopy {
-  SharedAddress to = 0;
-  const std::uint16_t* at = nullptr;
-  std::int64_t step = 0;
-  bool is_wanted = false;
-
-  PlainCopy() = default;
-  HEED_DEVICE PlainCopy(SharedAddress tile, const RowsToCopy& from)
-      : to(tile + place_of<Copy::pieces * 16>(Copy::row(0), Copy::piece())),
-        at(static_cast<const std::uint16_t*>(from.tensor.data) + from.first.first +
-           Copy::row(0) * from.tensor.stride.length + Copy::piece() * 8),
-        step(Copy::step * from.tensor.stride.length),
-        is_wanted(true) {
-    static_assert(Copy::step % 8 == 0);  // the piece is in the same place of all the thread's rows
-  }
-  HEED_DEVICE void copy(int n) const {
-    prefetch16_if(is_wanted, to + Copy::place(n) - Copy::place(0), at + n * step);
-  }
-};
-template <class Copy>
-HEED_DEVICE bool is_plain(const RowsToCopy& from, bool are_all_valid) {
-  return from.in_16 && are_all_valid && from.dim >= Copy::pieces * 8;
-}
-// Rows that is_valid(r) does not find valid are zeros.
+// `are_all_valid`: what is_valid(r) says of every row; zeros take the place of one that is not.
 template <class Copy, class IsValid>
-HEED_DEVICE void copy_row_by_row(SharedAddress to, const RowsToCopy& from, const IsValid& is_valid) {
+HEED_DEVICE void copy_tile(SharedAddress to, const RowsToCopy& from, bool are_all_valid,
+                           const IsValid& is_valid) {
   const Tensor& t = from.tensor;
+  static_assert(Copy::step % 8 == 0);  // a thread's piece is in the same place of all its rows
   to += place_of<Copy::pieces * 16>(Copy::row(0), Copy::piece()) - Copy::place(0);
+  if (from.in_16 && are_all_valid && from.dim >= Copy::pieces * 8) {
+    const auto* const at = static_cast<const std::uint16_t*>(t.data) + from.first.first +
+                           Copy::row(0) * t.stride.length + Copy::piece() * 8;
+    const std::int64_t step = Copy::step * t.stride.length;
+#pragma unroll
+    for (int n = 0; n < Copy::copies; ++n) prefetch16(to + Copy::place(n), at + n * step, true);
+    return;
+  }
   Copy::run(
       to, from.dim, from.in_16,
       [&](int r) -> Row {
         return {t.data, from.first.first + max_of(r, 0) * t.stride.length, t.stride.dim, t.type, 0};
       },
       is_valid);
-}
-// `are_all_valid`: what is_valid(r) says of every row.
-template <class Copy, class IsValid>
-HEED_DEVICE void copy_tile(SharedAddress to, const RowsToCopy& from, bool are_all_valid,
-                           const IsValid& is_valid) {
-  if (!is_plain<Copy>(from, are_all_valid)) return copy_row_by_row<Copy>(to, from, is_valid);
-  const PlainCopy<Copy> plain(to, from);
-#pragma unroll
-  for (int n = 0; n < Copy::copies; ++n) plain.copy(n);
 }
 
 // Where the operands of a step are in shared memory. A bias of 16 bits waits where P will be: a thread reads
@@ -192,13 +168,12 @@ class PairGradients {
   // What scores pass on: the gradient by the product, or by the score that a softcap has made of it.
   enum class By : std::uint8_t { product, score };
 
-  // beside(k) goes among the products of step k of scores.
-  template <By by, class Beside = NothingBeside>
+  template <By by>
   HEED_DEVICE void find(Pairs& p, Pairs& ds, const PairOperands& from, const PairTiles& step,
-                        const Rows& rows, const Beside& beside = {}) const {
+                        const Rows& rows) const {
     Layout::clear(p), Layout::clear(ds);
     add_products<Shape::type, Shape::dim / 16>(p, Operand::on_rows(from.q, Layout::first_row()),
-                                               Operand::on_columns(from.k, Layout::first_column()), beside);
+                                               Operand::on_columns(from.k, Layout::first_column()));
     if constexpr (Shape::stage == PairStage::ranges) weigh(p, rows);  // among the products of dP
     add_products<Shape::type, Shape::dim / 16>(ds, Operand::on_rows(from.out_gradient, Layout::first_row()),
                                                Operand::on_columns(from.v, Layout::first_column()));

@@ -80,14 +80,9 @@ struct ItemsAsColumns {
   }
 };
 
-// sums += a * b over `steps` times 16; operands are loaded a step before they are used. beside(k) goes among
-// the products of step k.
-struct NothingBeside {
-  HEED_DEVICE void operator()(int) const {}
-};
-template <Type type, int steps, int m_tiles, int n_tiles, class A, class B, class Beside = NothingBeside>
-HEED_DEVICE void add_products(float (&sums)[m_tiles][n_tiles][4], const A& a, const B& b,
-                              const Beside& beside = {}) {
+// sums += a * b over `steps` times 16; operands are loaded a step before they are used.
+template <Type type, int steps, int m_tiles, int n_tiles, class A, class B>
+HEED_DEVICE void add_products(float (&sums)[m_tiles][n_tiles][4], const A& a, const B& b) {
   std::uint32_t x[2][m_tiles][4], y[2][n_tiles / 2][4];
   const auto load = [&](int step) {
 #pragma unroll
@@ -99,7 +94,6 @@ HEED_DEVICE void add_products(float (&sums)[m_tiles][n_tiles][4], const A& a, co
 #pragma unroll
   for (int k = 0; k < steps; ++k) {
     if (k + 1 < steps) load(k + 1);
-    beside(k);
 #pragma unroll
     for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
