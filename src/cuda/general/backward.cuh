@@ -48,7 +48,8 @@ struct BackwardShape : Tile {
   using QuerySums = SumLayout<rows, dim, Tile::query_row_warps, warps / Tile::query_row_warps>;
 };
 
-// The larger ones take up to 163 KB of shared memory, which 8.0 has, the smaller ones up to 99.
+// The larger ones take up to 163 KB of shared memory, which 8.0 has, the smaller ones up to 99; but for wide
+// heads 208 KB, which Hopper has, and 144.
 template <int dim, PairStage>
 struct GradientTiles {
   using Larger = TileShape<64, 128, 8, 2, 2, 2, 2, 1, 1>;
@@ -69,8 +70,13 @@ struct GradientTiles<64, PairStage::every_option> {
   using Larger = TileShape<64, 128, 8, 2, 2, 4, 2, 1, 1>;
   using Smaller = TileShape<64, 64, 8, 2, 2, 4, 2, 1, 1>;
 };
-template <PairStage stage>
-struct GradientTiles<256, stage> {
+template <>
+struct GradientTiles<256, PairStage::ranges> {
+  using Larger = TileShape<64, 64, 8, 4, 1, 2, 2, 2, 1>;  // 208 KB: of Hopper alone, with the bits of Smaller
+  using Smaller = TileShape<64, 64, 8, 4, 1, 2, 1, 1, 1>;
+};
+template <>
+struct GradientTiles<256, PairStage::every_option> {
   using Larger = TileShape<64, 64, 8, 4, 1, 2, 1, 1, 1>;
   using Smaller = Larger;
 };
