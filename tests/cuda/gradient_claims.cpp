@@ -295,6 +295,21 @@ CLAIM(repeated_gradients_have_one_answer) {
   }
 }
 
+// A device that has more memory has more tiles of them on their way, which no bit depends on. The other device
+// is pretended.
+CLAIM(gradients_of_wide_heads_are_those_of_a_device_with_less_memory) {
+  if (!is_emulated()) return;
+  for (const bool is_causal : {false, true}) {
+    Call call{.q = Tensor::random({1, 2, 150, 200}, 151, 3, DType::bf16),
+              .k = Tensor::random({1, 1, 170, 200}, 152, 2, DType::bf16),
+              .v = Tensor::random({1, 1, 170, 200}, 153, 2, DType::bf16)};
+    if (is_causal) call.causal = Causal{Align::ends};
+    const BackwardCall backward(call, 154);
+    expect_same(*gradients_of("cuda.general", backward), *gradients_of("cuda.general.small", backward),
+                is_causal ? "causal" : "full");
+  }
+}
+
 // Two tiles of queries and two of keys for every kernel that Hopper's backward pass is compiled to: small
 // enough for tools that follow every access.
 Call smallest_call(int option, std::int64_t dim, DType dtype) {

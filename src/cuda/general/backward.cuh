@@ -48,7 +48,8 @@ struct BackwardShape : Tile {
   using QuerySums = SumLayout<rows, dim, Tile::query_row_warps, warps / Tile::query_row_warps>;
 };
 
-// The larger ones take up to 163 KB of shared memory, which 8.0 has, the smaller ones up to 99.
+// The larger ones take up to 163 KB of shared memory, which 8.0 has, the smaller ones up to 99; but for wide
+// heads 208 KB, which Hopper has, and 144.
 template <int dim, PairStage>
 struct GradientTiles {
   using Larger = TileShape<64, 128, 8, 2, 2, 2, 2, 1, 1>;
@@ -69,8 +70,13 @@ struct GradientTiles<64, PairStage::every_option> {
   using Larger = TileShape<64, 128, 8, 2, 2, 4, 2, 1, 1>;
   using Smaller = TileShape<64, 64, 8, 2, 2, 4, 2, 1, 1>;
 };
-template <PairStage stage>
-struct GradientTiles<256, stage> {
+template <>
+struct GradientTiles<256, PairStage::ranges> {
+  using Larger = TileShape<64, 64, 8, 4, 1, 2, 2, 2, 1>;  // 208 KB: of Hopper alone, with the bits of Smaller
+  using Smaller = TileShape<64, 64, 8, 4, 1, 2, 1, 1, 1>;
+};
+template <>
+struct GradientTiles<256, PairStage::every_option> {
   using Larger = TileShape<64, 64, 8, 4, 1, 2, 1, 1, 1>;
   using Smaller = Larger;
 };
@@ -195,8 +201,8 @@ struct BackwardMemory {
   StepRows<Shape::rows, Shape::stage> rows[2];      // of the step at hand and of the next
   unsigned char unfinished[2][Shape::keys][slabs];  // of dV, dK
   OwnedKeys owned;
-  unsigned
-      turn;  // twice the number of the last step whose turn has come, from 1 on; 1 more if there is a sum
+  Signal turn;        // of a step's dQ to be added
+  bool has_sum;       // then: whether there is a sum that it is added to
   AddedSum added[2];  // of a step and of the one before
 };
 
@@ -265,7 +271,8 @@ class Backward {
                     .seen = query_tiles_of(s, tile, Shape::rows, Shape::keys, c.front),
                     .first_head = static_cast<int>(c.head(head % kv_heads, 0)),
                     .head_step = c.tiled_heads ? kv_heads : 1};
-    shared.added[0] = shared.added[1] = {nullptr, 0}, shared.turn = 0;
+    shared.added[0] = shared.added[1] = {nullptr, 0};
+    init_signal(&shared.turn);
   }
   HEED_DEVICE int head(const Step& step) const {
     return shared.owned.first_head + step.member * shared.owned.head_step;
@@ -416,16 +423,15 @@ class Backward {
     unsigned found;
     do found = load_acquire(word);
     while (found / 2 != before);
-    const unsigned has_sum = found % 2;
-    shared.added[n % 2] = {word, 2 * before + 2 + (adds ? 1 : has_sum)};
-    show(&shared.turn, turn_of(n) + has_sum);
+    shared.has_sum = found % 2 != 0;
+    shared.added[n % 2] = {word, 2 * before + 2 + (adds ? 1 : found % 2)};
+    give_signal(&shared.turn);
   }
   // Of step n - 1.
   HEED_DEVICE void tell(int n) {
     const AddedSum& added = shared.added[(n + 1) % 2];
     if (added.word) store_release(added.word, added.value);
   }
-  HEED_DEVICE static unsigned turn_of(int n) { return 2 * static_cast<unsigned>(n) + 2; }
 
   HEED_DEVICE void add_queries(int n, const Step& step) {
     typename QuerySums::Sums x;
@@ -434,8 +440,9 @@ class Backward {
         x, ItemsAsRows<Shape::score_pitch>::on_rows(shared_address(shared.ds), QuerySums::first_row()),
         Operand::on_columns(shared_address(shared.k), QuerySums::first_column()));
     float* const to = plan.sums + queries_of(step) * (Shape::rows * Shape::dim) + 4 * thread_index();
-    const bool has_sum = wait_until_shown(&shared.turn, turn_of(n)) != turn_of(n);
+    wait_for_signal(&shared.turn, n);
     sync_warp();
+    const bool has_sum = shared.has_sum;
 #pragma unroll
     for (int m = 0; m < QuerySums::row_tiles; ++m)
 #pragma unroll

@@ -164,23 +164,30 @@ HEED_DEVICE void store_release(unsigned* to, unsigned x) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
 
-// A word of shared memory from one thread of a block to others, with all that it knew before. It is waited
-// for until it has reached a value.
-HEED_DEVICE void show(unsigned* to, unsigned x) {
-  asm volatile(
-      "st.release.cta.shared.u32 [%0], %1;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
-      "r"(x)
-      : "memory");
+// A signal in shared memory from one thread of a block to others, with all that it knew before: given again
+// when all have seen the last one. compute-sanitizer knows barriers in memory; a word that is waited for it
+// takes for a race.
+using Signal = std::uint64_t;
+HEED_DEVICE void init_signal(Signal* signal) {
+  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(signal)) : "memory");
 }
-HEED_DEVICE unsigned wait_until_shown(const unsigned* from, unsigned x) {
-  unsigned found;
+HEED_DEVICE void give_signal(Signal* signal) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}\n" ::"r"(
+                   shared_address(signal))
+               : "memory");
+}
+// For the n-th, from 0 on.
+HEED_DEVICE void wait_for_signal(Signal* signal, int n) {
+  std::uint32_t is_given;
   do
-    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
-                 : "=r"(found)
-                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(from)))
-                 : "memory");
-  while (found < x);
-  return found;
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}\n"
+        : "=r"(is_given)
+        : "r"(shared_address(signal)), "r"(n % 2)
+        : "memory");
+  while (!is_given);
 }
 
 // Adds to four numbers in memory without waiting for them.

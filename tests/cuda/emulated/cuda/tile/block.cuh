@@ -67,10 +67,11 @@ inline float max_or_nan(float a, float b) { return a != a ? a : b != b ? b : a >
 inline unsigned count_arrival(unsigned* arrivals) { return (*arrivals)++; }
 inline unsigned load_acquire(const unsigned* from) { return *from; }
 inline void store_release(unsigned* to, unsigned x) { *to = x; }
-inline void show(unsigned* to, unsigned x) { *to = x; }
-inline unsigned wait_until_shown(const unsigned* from, unsigned x) {
-  while (*static_cast<const volatile unsigned*>(from) < x) emulated::step_aside();
-  return *from;
+using Signal = std::uint64_t;  // how many have been given
+inline void init_signal(Signal* signal) { *signal = 0; }
+inline void give_signal(Signal* signal) { ++*signal; }
+inline void wait_for_signal(Signal* signal, int n) {
+  while (*static_cast<volatile Signal*>(signal) % 2 == static_cast<Signal>(n % 2)) emulated::step_aside();
 }
 inline void add4_in_memory(float* to, const float (&x)[4]) {
   for (int n = 0; n < 4; ++n) to[n] += x[n];
