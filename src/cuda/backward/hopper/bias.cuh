@@ -62,7 +62,7 @@ struct BiasShared {
   HEED_DEVICE static unsigned phase(unsigned n) { return n / Shape::slots & 1; }
 
   HEED_DEVICE void init() const {
-    barrier_init(bias_full(), 1), barrier_init(rows_full(), 1), barrier_init(rows_empty(), 4 * Shape::groups);
+    barrier_init(bias_full(), 1), barrier_init(rows_full(), 1), barrier_init(rows_empty(), 128 * Shape::groups);
     for (unsigned n = 0; n < Shape::slots; ++n)
       barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), Shape::groups);
     publish_barriers();
@@ -215,7 +215,7 @@ class BiasConsumer {
     pin(dp[0]), pin(dp[1]);
     keys.release(shared.slot_empty(2 * n + 1));
     differentiate(s[0], dp[0], 0), differentiate(s[1], dp[1], 1);
-    keys.release_read(shared.rows_empty());
+    keys.release_own(shared.rows_empty());
   }
 
   HEED_DEVICE void multiply(Scores (&s)[2], unsigned n) const {

@@ -206,11 +206,7 @@ class BackwardConsumer {
       if (keys.tile->first <= keys.tile->last) attend();
       write(dv, {g.v, g.rows.unfinished_v, g.forward.value_dim, lowered<type> * kept()});
       write(dk, {g.k, g.rows.unfinished_k, g.forward.dim, g.scale * lowered<type>});
-      // Every thread, for what it has read itself. In two instructions, as prefill does it: one of all lanes
-      // moves registers of the loop, and ptxas lets products wait (C7511).
-      sync_warp();
-      if (keys.lane == 0) barrier_arrive(shared.slot_empty(n));
-      if (keys.lane != 0) barrier_arrive(shared.slot_empty(n));
+      keys.release_own(shared.slot_empty(n));
     }
     if (stores_bias()) wait_for_stores();
   }
@@ -323,7 +319,7 @@ class BackwardConsumer {
     if constexpr (Shape::biased) {
       barrier_wait(shared.bias_full(), steps & 1);
       options.add_bias(s, shared.bias());
-      keys.release_read(shared.bias_empty());
+      keys.release_own(shared.bias_empty());
     }
     if constexpr (Shape::masked)
       if (plan.mask.words) options.hide(s, shared.mask(steps));
@@ -392,8 +388,7 @@ class BackwardConsumer {
     for (int i = 0; i < rows * dim / 1024; ++i)
       store_shared_floats(to + i * 2048, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
     fence_async_proxy();
-    sync_warp();
-    if (keys.lane == 0) barrier_arrive(shared.sums_full(n));
+    keys.release_own(shared.sums_full(n));
   }
 
   HEED_DEVICE void write(const float (&sums)[dim / 2], const GradientTarget& to) const {

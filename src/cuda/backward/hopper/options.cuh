@@ -32,10 +32,13 @@ struct BackwardKeys {
   HEED_DEVICE static void release(SharedAddress barrier) {
     if (thread_index() % 128 == 0) barrier_arrive(barrier);
   }
-  // For what every thread has read.
-  HEED_DEVICE void release_read(SharedAddress barrier) const {
+  // Every thread, for what it has read or written itself: the word of one for its warp racecheck takes for
+  // none. In two instructions, as prefill does it: one of all lanes moves registers of the loop, and ptxas
+  // lets products wait (C7511).
+  HEED_DEVICE void release_own(SharedAddress barrier) const {
     sync_warp();
     if (lane == 0) barrier_arrive(barrier);
+    if (lane != 0) barrier_arrive(barrier);
   }
   HEED_DEVICE void sync_both() const { named_sync(1, 256); }
 };

@@ -198,8 +198,7 @@ class BackwardZeros {
           clear(tile, member, 0, tile.first * Shape::rows);
           clear(tile, member, (tile.last + 1) * Shape::rows, static_cast<int>(g.bias.length));
         }
-      sync_warp();
-      if (thread_index() % 32 == 0) barrier_arrive(shared.slot_empty(n));
+      barrier_arrive(shared.slot_empty(n));  // every thread, for what it has read itself
     }
   }
 

@@ -56,7 +56,7 @@ template <class Shape>
 struct BackwardShared {
   // Of a description: those who add, consumers, and the warp that clears what no step of a biased call
   // reaches.
-  static constexpr int readers = 2 + 128 * Shape::groups + Shape::biased;
+  static constexpr int readers = 2 + 128 * Shape::groups + 32 * Shape::biased;
   unsigned char* memory;  // at a multiple of 1024
   SharedAddress at;       // the same
 
@@ -113,11 +113,11 @@ struct BackwardShared {
   HEED_DEVICE void init() const {
     for (unsigned n = 0; n < 2; ++n) {
       barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), readers);
-      barrier_init(sums_full(n), 4 * Shape::groups);
+      barrier_init(sums_full(n), 128 * Shape::groups);
     }
     barrier_init(keys_full(), 1), barrier_init(values_full(), 1), barrier_init(keys_empty(), Shape::groups);
     for (unsigned n = 0; n < Shape::sum_buffers; ++n) barrier_init(sums_empty(n), 1);
-    barrier_init(bias_full(), 1), barrier_init(bias_empty(), 4 * Shape::groups);
+    barrier_init(bias_full(), 1), barrier_init(bias_empty(), 128 * Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {
       barrier_init(queries_full(n), 1), barrier_init(gradients_full(n), 1);
       barrier_init(stage_empty(n), Shape::groups);

@@ -90,7 +90,8 @@ struct WideShared {
   HEED_DEVICE void init() const {
     barrier_init(own_first_full(), 1), barrier_init(own_second_full(), 1);
     for (unsigned n = 0; n < 2; ++n) {
-      barrier_init(at + 16 + n * 8, 1), barrier_init(at + 32 + n * 8, Shape::groups);
+      barrier_init(at + 16 + n * 8, 1);
+      barrier_init(at + 32 + n * 8, (Shape::owns_queries ? 1 : 128) * Shape::groups);
       barrier_init(at + 48 + n * 8, 1), barrier_init(at + 64 + n * 8, Shape::groups);
     }
     publish_barriers();
@@ -331,7 +332,10 @@ class WideConsumer {
       begin(step);
       wait_for_products<1>();
       pin(sums);
-      keys.release(shared.first_empty(n));
+      if constexpr (Shape::owns_queries)
+        keys.release(shared.first_empty(n));
+      else
+        keys.release_own(shared.first_empty(n));  // and the numbers of its rows
       if constexpr (!Shape::has_second) keys.release(shared.second_empty(n));
       find_weights(step);
     }
@@ -383,15 +387,17 @@ class WideConsumer {
 
   // Keys that are not the sequence's own have weights of 0, but may be NaN; so may queries beyond the last.
   HEED_DEVICE void clear_owned() const {
-    const int from = keys.tile->key_count - keys.tile->first_key();
-    if (Shape::owns_queries || from >= Shape::owned) return;
+    if constexpr (!Shape::owns_queries) {
+      const int from = keys.tile->key_count - keys.tile->first_key();
+      if (from >= Shape::owned) return;
 #pragma unroll
-    for (int group = 0; group < Shape::groups; ++group) {
-      clear<Shape::dim>(shared.own_first(group), from - group * rows);
-      if (Shape::has_second) clear<Shape::value_dim>(shared.own_second(group), from - group * rows);
+      for (int group = 0; group < Shape::groups; ++group) {
+        clear<Shape::dim>(shared.own_first(group), from - group * rows);
+        if (Shape::has_second) clear<Shape::value_dim>(shared.own_second(group), from - group * rows);
+      }
+      fence_async_proxy();
+      keys.sync_both();
     }
-    fence_async_proxy();
-    keys.sync_both();
   }
   HEED_DEVICE void clear_walked(int tile) const {
     const int from = (Shape::owns_queries ? keys.tile->key_count : keys.tile->queries) - tile * rows;
