@@ -248,7 +248,7 @@ class BackwardConsumer {
         give(n);
         wait_for_products<0>();
         pin(dk);
-        keys.release(shared.stage_empty(n));
+        keys.release_own(shared.stage_empty(n));
         if (step.is_over()) break;
         barrier_wait(shared.queries_full(steps), shared.phase(steps));
         clear_queries(step.tile);
@@ -256,7 +256,7 @@ class BackwardConsumer {
       } else {
         wait_for_products<1>();
         pin(dv), pin(dk);
-        keys.release(shared.stage_empty(n));
+        keys.release_own(shared.stage_empty(n));
         step.advance(group);
         if (step.is_over()) {
           wait_for_products<0>();
@@ -277,7 +277,7 @@ class BackwardConsumer {
     }
     // Both warpgroups are past their last dQ: the next keys may come.
     keys.sync_both();
-    keys.release(shared.keys_empty());
+    keys.release_own(shared.keys_empty());
     ++key_tiles;
   }
 

@@ -90,9 +90,8 @@ struct WideShared {
   HEED_DEVICE void init() const {
     barrier_init(own_first_full(), 1), barrier_init(own_second_full(), 1);
     for (unsigned n = 0; n < 2; ++n) {
-      barrier_init(at + 16 + n * 8, 1);
-      barrier_init(at + 32 + n * 8, (Shape::owns_queries ? 1 : 128) * Shape::groups);
-      barrier_init(at + 48 + n * 8, 1), barrier_init(at + 64 + n * 8, Shape::groups);
+      barrier_init(at + 16 + n * 8, 1), barrier_init(at + 32 + n * 8, 128 * Shape::groups);
+      barrier_init(at + 48 + n * 8, 1), barrier_init(at + 64 + n * 8, 128 * Shape::groups);
     }
     publish_barriers();
   }
@@ -332,11 +331,8 @@ class WideConsumer {
       begin(step);
       wait_for_products<1>();
       pin(sums);
-      if constexpr (Shape::owns_queries)
-        keys.release(shared.first_empty(n));
-      else
-        keys.release_own(shared.first_empty(n));  // and the numbers of its rows
-      if constexpr (!Shape::has_second) keys.release(shared.second_empty(n));
+      keys.release_own(shared.first_empty(n));
+      if constexpr (!Shape::has_second) keys.release_own(shared.second_empty(n));
       find_weights(step);
     }
     wait_for_products<0>();
@@ -373,7 +369,7 @@ class WideConsumer {
     if constexpr (Shape::has_second) {
       wait_for_products<0>();
       pin(dp);
-      keys.release(shared.second_empty(steps));
+      keys.release_own(shared.second_empty(steps));
     }
   }
 
