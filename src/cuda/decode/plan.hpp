@@ -28,6 +28,15 @@ constexpr std::int64_t decode_unit_keys(std::int64_t rows, int dim, DecodeSource
   return dim == 64 || source == DecodeSource::int8_pages ? 2 * block_keys : block_keys;
 }
 
+// Whether two blocks of few rows share a multiprocessor, with one tile a warp. That is faster where: of 64
+// sequences of 4096 keys, int8 ones of 64 took 92.5 us instead of 113.9, others of 64 124.0 instead of 126.8,
+// and those of 80 in pages 158.7 instead of 166.7. Of 128 rows took 260 us instead of 240, of 80 187 instead
+// of 164, and int8 pages 190 instead of 179 (H200, November 2026).
+constexpr bool shares_multiprocessor(int dim, bool is_padded, DecodeSource source) {
+  if (dim == 64) return !is_padded;
+  return dim == 128 && is_padded && source == DecodeSource::pages;
+}
+
 // Rows of one KV head, 8 or 32.
 //
 // A team shares the tiles of keys that it loads: one warp where rows are few, else a warpgroup, whose matrix
@@ -56,12 +65,7 @@ struct DecodeShape {
   // Of a team: a tile of keys, one of values, and the scales of each. Tiles begin on 128 bytes, as what is
   // copied into them does: else a line of memory would be asked for in two parts.
   static constexpr int half_bytes = tile_bytes + (quantized ? 128 : 0), stage_bytes = 2 * half_bytes;
-  // Two blocks share a multiprocessor, with one tile a warp, where that is faster: of 64 sequences of 4096
-  // keys, int8 ones of 64 took 92.5 us instead of 113.9, others of 64 124.0 instead of 126.8, and those of 80
-  // in pages 158.7 instead of 166.7. Of 128 rows took 260 us instead of 240, of 80 187 instead of 164, and
-  // int8 pages 190 instead of 179 (H200, November 2026).
-  static constexpr bool is_small =
-      !many && ((dim == 64 && !padded) || (dim == 128 && padded && source == DecodeSource::pages));
+  static constexpr bool is_small = !many && shares_multiprocessor(dim, padded, source);
   static constexpr int blocks = is_small ? 2 : 1;
   // With three of the caller's, 64 sequences of 4096 keys under 32 rows took 37.6 us instead of 36.7, with
   // three of a cache's 52.5 instead of 53.4 (H200, November 2026); what the blocks of a pair exchange needs
