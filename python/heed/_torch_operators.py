@@ -157,6 +157,8 @@ def _causal(value: Any) -> str | None:
         return "equal"
     if value is False:
         return None
+    if not isinstance(value, str):
+        raise heed.KindError(f'causal: {type(value).__name__} is not True, False, "starts" or "ends"')
     if value not in _WORDS_OF_ALIGNMENT:
         raise heed.Error(f'causal: "{value}" is none of "starts", "ends"')
     return value

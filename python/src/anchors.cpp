@@ -101,6 +101,8 @@ void read_causal(Choices& choices, nb::handle object) {
   if (object.is(Py_False)) return;
   if (object.is(Py_True))
     choices.options.masks.emplace_back(Causal{});
+  else if (!nb::isinstance<nb::str>(object))
+    throw wrong_kind("causal", object, R"(True, False, "starts" or "ends")");
   else
     choices.options.masks.emplace_back(Causal{read_align("causal", object)});
 }

@@ -34,7 +34,8 @@ std::string dtype_name(nb::handle object) {
 CacheType read_dtype(const std::string& name) {
   for (const CacheType type : {CacheType::f32, CacheType::f16, CacheType::bf16})
     if (name == word_for(type)) return type;
-  throw Error(Error::dtype, "dtype: " + name + " is none of float32, float16, bfloat16");
+  throw Error(Error::dtype, "dtype: " + name + " is none of float32, float16, bfloat16" +
+                                (name == "int8" ? "; say quantize=\"int8\"" : ""));
 }
 
 void read_rotary(Words& words, nb::handle object) {

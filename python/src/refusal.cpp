@@ -29,6 +29,8 @@ constexpr std::array renamed{Renamed{"options.", ""},
                              Renamed{"inputs.", ""},
                              Renamed{"call.", ""},
                              Renamed{"query_counts", "query_lengths"},
+                             Renamed{"dropout.drop_probability", "dropout"},
+                             Renamed{"drop_probability", "dropout"},
                              Renamed{"saved.out", "out"},
                              Renamed{"saved.log_sum_exp", "lse"},
                              Renamed{"gradients.out", "out_gradient"},
@@ -45,6 +47,15 @@ constexpr std::array types_renamed{
     Renamed{"bf16", "bfloat16"}, Renamed{"i64", "int64"},   Renamed{"i32", "int32"},
     Renamed{"i16", "int16"},     Renamed{"i8", "int8"},     Renamed{"u64", "uint64"},
     Renamed{"u32", "uint32"},    Renamed{"u16", "uint16"},  Renamed{"u8", "uint8"}};
+
+// What other libraries pass there, and what to pass instead.
+struct Advice {
+  std::string_view begin, end, instead;
+};
+constexpr std::array advices{
+    Advice{"window mask: ", " is negative", "; None is no limit"},
+    Advice{"softcap: 0 ", " above 0", "; None is no softcap"},
+    Advice{"bias.dtype: bool ", "", "; booleans are keep= (True attends) or hide= (True is ignored)"}};
 
 bool is_word_at(const std::string& sentence, std::size_t at, std::size_t size) {
   const auto is_part = [&](std::size_t i) {
@@ -79,6 +90,8 @@ std::string in_python_words(std::string sentence) {
         sentence.replace(at, there.size(), here);
       else
         ++at;
+  for (const auto& [begin, end, instead] : advices)
+    if (sentence.starts_with(begin) && sentence.ends_with(end)) sentence += instead;
   return sentence;
 }
 

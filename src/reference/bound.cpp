@@ -17,6 +17,10 @@ constexpr std::int64_t chain_of_dimensions = 128, chain_of_keys = 256;
 // another.
 double int8_roundings(const Problem& p) { return p.cache_type == CacheType::int8 ? 2 : 0; }
 
+// What an error of a rounded weight is multiplied by, beside the value: the whole number of an int8 cache, by
+// whose scale the weight was multiplied before it was rounded.
+double largest_factor(const Problem& p) { return p.cache_type == CacheType::int8 ? 127 : 1; }
+
 // `relative` of a number. Where scores are so large that their errors decide who wins, the relative error is
 // beyond all numbers, of a weight that is 0 as well; but weights lie between 0 and 1, so no error exceeds
 // `most`.
@@ -120,7 +124,7 @@ double RowBound::out(std::int64_t d) const {
                                                : unit_.underflow;
   const double relative = relative_error_ + unit_.gamma(int8_roundings(p_)) + operand + roundoff(dtype);
   return part_of(magnitude, relative, 2 * largest / keep_probability) + smallest(dtype) +
-         static_cast<double>(p_.keys) * lost * (largest + 1) / keep_probability;
+         static_cast<double>(p_.keys) * lost * (largest + largest_factor(p_)) / keep_probability;
 }
 
 double RowBound::weight(std::int64_t j) const {

@@ -235,7 +235,7 @@ def impossible():
     """sentence -> choices."""
     return {
         "dtype: float64 is none of float32, float16, bfloat16": {"dtype": np.float64},
-        "dtype: int8 is none of float32, float16, bfloat16": {"dtype": "int8"},
+        'dtype: int8 is none of float32, float16, bfloat16; say quantize="int8"': {"dtype": "int8"},
         "dtype: bfloat16, but quantize says int8; only one can be": {"dtype": torch.bfloat16, "quantize": "int8"},
         'quantize: "int4" is not "int8"': {"quantize": "int4"},
         'layout: "tiled" is none of "contiguous", "paged"': {"layout": "tiled"},

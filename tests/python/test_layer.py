@@ -149,7 +149,7 @@ REFUSED = {
     "heads that do not divide": (lambda: heed.AttentionLayer(16, 5), ValueError, "heads: 5 does not divide model_dim: 16"),
     "kv_heads that do not divide": (lambda: heed.AttentionLayer(16, 4, 3), ValueError, "kv_heads: 3"),
     "a bias of words": (lambda: heed.AttentionLayer(16, 4, bias="q"), TypeError, "bias: str is not True or False"),
-    "dropout of 1": (lambda: heed.AttentionLayer(16, 4, dropout=1.0), ValueError, r"drop_probability: 1 is not in \[0, 1\)"),
+    "dropout of 1": (lambda: heed.AttentionLayer(16, 4, dropout=1.0), ValueError, r"^dropout: 1 is not in \[0, 1\)"),
     "an odd rotary": (lambda: heed.AttentionLayer(15, 5, rotary=heed.Rotary()), ValueError, "dims: 3"),
     "rotary pairs": (lambda: heed.Rotary(pairs="odd"), ValueError, 'pairs: "odd" is none of "halves", "adjacent"'),
     "a head map": (lambda: heed.AttentionLayer(16, 4, head_map="x"), ValueError, 'head_map: "x" is none of'),
