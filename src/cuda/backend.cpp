@@ -419,10 +419,11 @@ void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& wo
   const MaskTiles mask = mask_tiles(of.call.forward);
   if (role == BackwardRole::hopper) {
     launch_hopper_backward(g, mask, behind, stream);
+  } else if (role == BackwardRole::general) {
+    launch_general_backward(g, mask, behind, stream);
   } else {
-    launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
-    role == BackwardRole::general ? launch_general_backward(g, mask, behind, stream)
-                                  : launch_exact_backward(g, behind, stream);
+    launch_prepare(g, Sums::of_the_cpu, stream);
+    launch_exact_backward(g, behind, stream);
   }
   launch_sink_gradient(g, stream);
   launch_completion(g, stream);

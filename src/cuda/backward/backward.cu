@@ -7,8 +7,10 @@
 #include "cuda/backward/backward.hpp"
 #include "cuda/backward/complete.cuh"
 #include "cuda/backward/mask.cuh"
+#include "cuda/backward/prepare.cuh"
 #include "cuda/backward/rows.cuh"
 #include "cuda/runtime/kernels.hpp"
+#include "cuda/runtime/launch_early.cuh"
 #include "cuda/tile/block.cuh"
 
 namespace heed::cuda {
@@ -18,22 +20,31 @@ __global__ void __launch_bounds__(gradient_threads) prepare_exact(const __grid_c
   prepare_exact_row(g);
 }
 
-// A warp for each row: neighbouring lanes read neighbouring numbers.
+template <Type type, int pieces>
 __global__ void __launch_bounds__(gradient_threads) prepare(const __grid_constant__ GradientCall g) {
-  const std::int64_t n = block_index() * (gradient_threads / 32) + warp_index();
-  if (n >= g.all_rows()) return;
-  const RowOfQueries of(g, n);
-  if (!of.is_real) {
-    if (lane_index() == 0) write_no_row(g, n, of.q);
-    return;
-  }
-  const Row gradient = row_of(g.out_gradient, of.q), out = row_of(g.forward.out, of.q);
-  float delta = 0;
-  for (std::int64_t d = lane_index(); d < g.forward.value_dim; d += 32)
-    delta = fmaf(read(gradient, d), read(out, d), delta);
-#pragma unroll
-  for (int bits = 16; bits > 0; bits /= 2) delta = delta + shuffle_xor(delta, bits);
-  if (lane_index() == 0) write_row_numbers(g, n, of.q, delta, true);
+  launch_dependents();
+  RowPreparation<type, pieces>::run(g);
+}
+
+using Prepare = void (*)(GradientCall);
+template <Type type>
+Prepare prepare_of(std::int64_t dim) {
+  return dim <= 64 ? prepare<type, 1> : dim <= 128 ? prepare<type, 2> : prepare<type, 4>;
+}
+// Whether a row of what has its dimensions side by side can be read 16 bytes at a time.
+bool lies_in_pieces(const Tensor& t, std::int64_t dim) {
+  const TensorStrides& s = t.stride;
+  return s.dim == 1 && dim % 8 == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 &&
+         (s.batch | s.heads | s.length) % 8 == 0;
+}
+Prepare prepare_for(const GradientCall& g) {
+  const Tensor &x = g.out_gradient, &y = g.forward.out;
+  const std::int64_t dim = g.forward.value_dim;
+  if (dim > 256 || x.type != y.type || !lies_in_pieces(x, dim) || !lies_in_pieces(y, dim))
+    return prepare<Type::bf16, 0>;
+  return x.type == Type::bf16  ? prepare_of<Type::bf16>(dim)
+         : x.type == Type::f16 ? prepare_of<Type::f16>(dim)
+                               : prepare<Type::bf16, 0>;
 }
 
 __global__ void __launch_bounds__(gradient_threads) sink_gradient(const __grid_constant__ GradientCall g) {
@@ -44,6 +55,7 @@ __global__ void __launch_bounds__(gradient_threads) sink_gradient(const __grid_c
 __global__ void __launch_bounds__(gradient_threads)
     complete(const __grid_constant__ GradientCall g, std::int64_t blocks) {
   __shared__ Completion::Shared memory;
+  wait_for_prior_launches();
   Completion(g, memory).run(blocks);
 }
 
@@ -63,7 +75,7 @@ void launch_prepare(const GradientCall& g, Sums sums, Stream stream) {
   if (sums == Sums::of_the_cpu)
     prepare_exact<<<blocks_for(g.all_rows(), gradient_threads), gradient_threads, 0, stream>>>(g);
   else
-    prepare<<<blocks_for(g.all_rows(), gradient_threads / 32), gradient_threads, 0, stream>>>(g);
+    prepare_for(g)<<<blocks_for(g.all_rows(), gradient_threads), gradient_threads, 0, stream>>>(g);
   check(cudaGetLastError(), "backward: rows");
 }
 
@@ -87,8 +99,7 @@ void launch_completion(const GradientCall& g, Stream stream) {
   if (marks == 0) return;
   const unsigned blocks = std::min(blocks_for(marks, gradient_threads),
                                    static_cast<unsigned>(4 * device_facts().multiprocessors));
-  complete<<<blocks, gradient_threads, 0, stream>>>(g, blocks);
-  check(cudaGetLastError(), "backward: completion");
+  launch_early(complete, {blocks, gradient_threads}, stream, g, std::int64_t{blocks});
 }
 
 }  // namespace heed::cuda

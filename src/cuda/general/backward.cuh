@@ -226,12 +226,15 @@ class Backward {
       : g(call), c(call.forward), plan(launch), shared(memory), pairs(c, launch.mask, memory.mask) {}
 
   HEED_DEVICE void run() {
+    launch_dependents();
     if (thread_index() == 0) claim();
     sync();
-    if (shared.owned.count <= 0) return;
+    // Rows are being prepared: what is done until they are needed needs nothing of them.
+    if (shared.owned.count <= 0) return wait_for_prior_launches();
     copy_keys(c.k, shared.k, static_cast<int>(c.dim), plan.k_in_16);
     copy_keys(c.v, shared.v, static_cast<int>(c.value_dim), plan.v_in_16);
     KeySums::clear(sums);
+    wait_for_prior_launches();
     walk();
     write();
   }
@@ -462,11 +465,10 @@ class Backward {
     using Writer = GradientWriter<Shape::type, KeySums, Shape::keys, Shared::slabs>;
     const Writer writer{g, is_v ? g.rows.unfinished_v : g.rows.unfinished_k, is_v ? c.value_dim : c.dim,
                         is_v ? 1.0f : g.scale, shared.unfinished[is_v ? 0 : 1]};
-    writer.write(sums, [&](int row) -> WrittenRow {
-      const std::int64_t of = c.sequence(keys.b).first_key + keys.first + row;
-      return {row_of(to, keys.b, keys.kv_head, of), g.key(keys.b, keys.kv_head, of),
-              to.data && row < keys.count};
-    });
+    const std::int64_t first = c.sequence(keys.b).first_key + keys.first;
+    writer.write(sums,
+                 WrittenRows{row_of(to, keys.b, keys.kv_head, first), g.key(keys.b, keys.kv_head, first),
+                             to.stride.length, to.data ? keys.count : 0});
   }
 
   const GradientCall& g;
@@ -487,12 +489,14 @@ class BackwardQueries {
   using Unfinished = unsigned char[Shape::rows][slabs];
 
   HEED_DEVICE static void run(const GradientCall& g, const BackwardPlan& plan, Unfinished& unfinished) {
+    launch_dependents();
     const Call& c = g.forward;
     const int line = static_cast<int>(block_index()) / plan.heads,
               h = static_cast<int>(block_index()) % plan.heads;
     const auto found = plan.queries.find(line, [&](int b) { return c.sequence(b).first_query; });
     const Sequence& s = c.sequence(found.b);
     const int first = found.tile * Shape::rows;
+    wait_for_prior_launches();
     if (first >= s.queries) return;
     const std::int64_t tile = plan.tile(line, h);
     const bool has_sum = plan.adds[tile] % 2 != 0;  // else zeros: nobody has added
@@ -505,10 +509,10 @@ class BackwardQueries {
       for (int n = 0; n < QuerySums::column_tiles; ++n)
         if (has_sum) load4(x[m][n], from + (m * QuerySums::column_tiles + n) * 4 * Shape::threads);
     using Writer = GradientWriter<Shape::type, QuerySums, Shape::rows, slabs>;
-    Writer{g, g.rows.unfinished_q, c.dim, g.scale, unfinished}.write(x, [&](int row) -> WrittenRow {
-      const Query q{found.b, h, first + row, s.first_query + first + row};
-      return {row_of(g.q, q), g.row(q.b, q.h, q.row), first + row < s.queries};
-    });
+    const Query q{found.b, h, first, s.first_query + first};
+    Writer{g, g.rows.unfinished_q, c.dim, g.scale, unfinished}.write(
+        x, WrittenRows{row_of(g.q, q), g.row(q.b, q.h, q.row), g.q.stride.length,
+                       static_cast<int>(min(Shape::rows, s.queries - first))});
   }
 };
 

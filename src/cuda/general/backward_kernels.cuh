@@ -8,6 +8,7 @@
 #include "cuda/general/backward.cuh"
 #include "cuda/general/bias_gradient.cuh"
 #include "cuda/general/kernel.cuh"
+#include "cuda/runtime/launch_early.cuh"
 
 namespace heed::cuda::general {
 
@@ -52,12 +53,11 @@ void launch(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
   if (plan.adds)
     check(cudaMemsetAsync(plan.adds, 0, static_cast<std::size_t>(plan.add_bytes()), stream),
           "cudaMemsetAsync");
+  launch_prepare(g, Sums::of_warps, stream);
   if (const auto blocks = static_cast<unsigned>(plan.blocks()); blocks > 0)
-    differentiate<Shape><<<blocks, Shape::threads, bytes, stream>>>(g, plan);
-  check(cudaGetLastError(), "cuda.general: gradients");
+    launch_early(differentiate<Shape>, {blocks, Shape::threads, bytes}, stream, g, plan);
   if (!plan.adds || plan.tiles() == 0) return;  // where there are no keys, dQ is 0
-  write_queries<Shape><<<static_cast<unsigned>(plan.tiles()), Shape::threads, 0, stream>>>(g, plan);
-  check(cudaGetLastError(), "cuda.general: dQ");
+  launch_early(write_queries<Shape>, {static_cast<unsigned>(plan.tiles()), Shape::threads}, stream, g, plan);
 }
 template <class Shape>
 void launch_bias(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
@@ -97,7 +97,10 @@ void launch_backward(const GradientCall& g, const MaskTiles& mask, const Workspa
                     ? packed(g.forward, mask, memory.rest() + plan.template bytes<Shape>(), stream)
                     : mask;
     if (!g.q.data) plan.adds = nullptr;
-    if (g.q.data || g.k.data || g.v.data) launch<Shape>(g, plan, stream);
+    if (g.q.data || g.k.data || g.v.data)
+      launch<Shape>(g, plan, stream);
+    else
+      launch_prepare(g, Sums::of_warps, stream);
     if constexpr (Shape::stage == PairStage::every_option)
       if (has_bias_kernel(g)) launch_bias<BiasShape<type, dim>>(g, plan, stream);
   });

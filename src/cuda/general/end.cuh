@@ -97,7 +97,8 @@ struct RowsEnd {
 
   HEED_DEVICE void write_partial(const State<Shape>& state, int unit) const {
     const RowTile& tile = block.tile;
-    const int dims = static_cast<int>(c.value_dim) - plan.first_dim, column = lane_index() % 4 * 2;
+    const int first_dim = plan.first_dim + place.first_dim(),
+              dims = static_cast<int>(c.value_dim) - first_dim, column = lane_index() % 4 * 2;
     const Partials::OfHead partials = plan.partials.of_head(c, tile.b, tile.kv_head);
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
@@ -106,13 +107,14 @@ struct RowsEnd {
         const int row = place.row(m, r);
         if (row >= tile.count) continue;
         float* const to = partials.at(unit * Shape::key_warps + place.key_warp, tile.first + row);
-        if (column == 0) *reinterpret_cast<float2*>(to) = {state.max[m][r], state.sum[m][r]};
+        if (column == 0 && place.share == 0)
+          *reinterpret_cast<float2*>(to) = {state.max[m][r], state.sum[m][r]};
 #pragma unroll
-        for (int n = 0; n < Shape::value_dim / 8; ++n) {
+        for (int n = 0; n < Shape::out_dim / 8; ++n) {
           const int d = 8 * n + column;
           if (d < dims)
-            *reinterpret_cast<float2*>(to + partial_head + plan.first_dim + d) = {state.o[m][n][2 * r],
-                                                                                  state.o[m][n][2 * r + 1]};
+            *reinterpret_cast<float2*>(to + partial_head + first_dim + d) = {state.o[m][n][2 * r],
+                                                                             state.o[m][n][2 * r + 1]};
         }
       }
   }
@@ -124,7 +126,9 @@ struct RowsEnd {
   HEED_DEVICE bool write_out(State<Shape>& state, SharedAddress staging, const IsWritten& is_written) const {
     bool any_poisoned = false;
     constexpr Type type = Shape::type;
-    const int lane = lane_index(), dims = static_cast<int>(c.value_dim) - plan.first_dim;
+    const int lane = lane_index(), first_dim = plan.first_dim + place.first_dim(),
+              dims = static_cast<int>(c.value_dim) - first_dim;
+    staging += place.first_dim() * 2;
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
@@ -132,12 +136,12 @@ struct RowsEnd {
         const int row = place.row(m, r);
         const bool is_row = is_written(row);
         const Query q = block.query(row);
-        const float factor =
-            close_row<type>(c, plan.ends, q, {state.max[m][r], state.sum[m][r]}, is_row && lane % 4 == 0);
+        const float factor = close_row<type>(c, plan.ends, q, {state.max[m][r], state.sum[m][r]},
+                                             is_row && lane % 4 == 0 && place.share == 0);
         // 0 * x is 0 for every finite x. Dimensions beyond the call's are 0, or as the others.
         float poison = 0;
 #pragma unroll
-        for (int n = 0; n < Shape::value_dim / 8; ++n)
+        for (int n = 0; n < Shape::out_dim / 8; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& x = state.o[m][n][2 * r + e];
@@ -147,21 +151,21 @@ struct RowsEnd {
         if (is_row && poison != 0) block.is_poisoned[row] = any_poisoned = true;
         if (plan.out_in_16) {
 #pragma unroll
-          for (int n = 0; n < Shape::value_dim / 8; ++n)
+          for (int n = 0; n < Shape::out_dim / 8; ++n)
             store_shared4(staging + row * Shape::value_pitch + n * 16 + lane % 4 * 4,
                           pack2<type>(state.o[m][n][2 * r], state.o[m][n][2 * r + 1]));
         } else if (is_row) {
           const Row out = row_of(c.out, q);
 #pragma unroll
-          for (int n = 0; n < Shape::value_dim / 8; ++n)
-            write_two(out, plan.first_dim + 8 * n + lane % 4 * 2, static_cast<int>(c.value_dim),
+          for (int n = 0; n < Shape::out_dim / 8; ++n)
+            write_two(out, first_dim + 8 * n + lane % 4 * 2, static_cast<int>(c.value_dim),
                       state.o[m][n][2 * r], state.o[m][n][2 * r + 1]);
         }
       }
     if (!plan.out_in_16) return any_poisoned;
     __syncwarp();
-    auto* const out = static_cast<std::uint16_t*>(const_cast<void*>(c.out.data)) + plan.first_dim;
-    constexpr int pieces = Shape::value_dim / 8;
+    auto* const out = static_cast<std::uint16_t*>(const_cast<void*>(c.out.data)) + first_dim;
+    constexpr int pieces = Shape::out_dim / 8;
 #pragma unroll 4
     for (int n = lane; n < Shape::warp_rows * pieces; n += 32) {
       const int row = place.warp_row * Shape::warp_rows + n / pieces, piece = n % pieces;

@@ -11,7 +11,7 @@
 #include "cuda/exact/state.cuh"
 #include "cuda/general/plan.hpp"
 #include "cuda/prefill/plan.hpp"
-#include "cuda/runtime/launch.hpp"
+#include "cuda/runtime/launch_early.cuh"
 
 namespace heed::cuda {
 namespace general {
@@ -84,6 +84,19 @@ struct Launch {
 // Keys and values of a section stay in the second-level cache (prefill/plan.hpp).
 constexpr std::int64_t section_bytes = 12'000'000;
 
+// Of a plan whose section, heads and row tiles are known.
+void set_divisors(Plan& p, const Call& c) {
+  const auto of = [](std::int64_t by) { return Divisor(std::max<std::int64_t>(by, 1)); };
+  p.by_section = of(std::int64_t{p.section} * p.row_tiles), p.by_here = of(p.section);
+  p.by_last = of(p.heads % p.section);
+  p.by_kv_heads = of(c.kv_heads), p.by_group = of(c.group());
+}
+bool begins_at_0(const Call& c, const Kernel& k, const Plan& p) {
+  return !c.sequences && !c.cached && !c.run_starts && c.queries > 0 && c.front == 0 &&
+         c.each.first_offset + c.queries <= 1 && p.k_in_16 && p.v_in_16 && c.dim == k.dim &&
+         c.value_dim == k.value_dim;
+}
+
 // Units of keys begin at key 0 and have a fixed length, so that no bit depends on how many a block does.
 Launch plan_launch(const Call& c, Cut cut) {
   const DeviceFacts device = device_facts();
@@ -95,6 +108,8 @@ Launch plan_launch(const Call& c, Cut cut) {
   p.heads = static_cast<int>(heads);
   const std::int64_t bytes = heads * c.keys * (c.dim + c.value_dim) * 2, sections = bytes / section_bytes + 1;
   p.section = static_cast<int>(std::max<std::int64_t>(1, parts(heads, sections)));
+  p.group = static_cast<int>(c.group());
+  set_divisors(p, c);
   Partials& partials = p.partials;
   partials.unit_keys = k.is_for_few_rows() ? 512 : 1024;
   constexpr std::int64_t max_columns = 65535;  // that a launch has room for
@@ -104,6 +119,7 @@ Launch plan_launch(const Call& c, Cut cut) {
   p.k_in_16 = !c.cached && lies_in_16(c.k, c.dim), p.v_in_16 = !c.cached && lies_in_16(c.v, c.value_dim);
   p.key_stride = static_cast<int>(c.k.stride.length), p.value_stride = static_cast<int>(c.v.stride.length);
   p.out_in_16 = lies_in_16(c.out, c.value_dim) && c.out.type == k.type;
+  p.begins_at_0 = begins_at_0(c, k, p);
   l.blocks = std::int64_t{p.row_tiles} * heads;
   const bool is_cut = units > 1 && partials.cut_rows > 0 && (c.sequences || rows <= partials.cut_rows);
   // Where warps share the keys, a block may do several units: three blocks for every place on the device keep
@@ -130,20 +146,19 @@ void launch(const Kernel& k, const Call& c, const Plan& plan, std::int64_t block
   const auto* function = reinterpret_cast<const void*>(k.function);
   check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes),
         "cudaFuncSetAttribute");
-  Call call = c;
-  Plan its = plan;
-  void* arguments[] = {&call, &its};
-  check(cudaLaunchKernel(function, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(columns)),
-                         dim3(static_cast<unsigned>(k.threads)), arguments,
-                         static_cast<std::size_t>(k.shared_bytes), stream),
-        "cuda.general");
+  launch_early(k.function,
+               {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(columns)),
+                static_cast<unsigned>(k.threads), static_cast<std::size_t>(k.shared_bytes)},
+               stream, c, plan);
 }
 
 // Rows whose keys were not cut: the tiles of the list.
 void finish(const Call& c, const Launch& l, const Plan& plan, Stream stream) {
   if (l.partial_bytes > 0 && !c.sequences) return;  // all were
   const SlabKernels slabs = slab_kernels_of(c.q.type);
-  const Kernel& k = l.kernel.tile_keys < slabs.finish_64.tile_keys ? slabs.finish_32 : slabs.finish_64;
+  const Kernel& k = l.kernel.sharing > 1                             ? slabs.finish_halves
+                    : l.kernel.tile_keys < slabs.finish_64.tile_keys ? slabs.finish_32
+                                                                     : slabs.finish_64;
   launch(k, c, plan, std::min<std::int64_t>(2 * device_facts().multiprocessors, l.listed), 1, stream);
 }
 
@@ -160,6 +175,7 @@ void inspect(const Call& c, Plan plan, Stream stream) {
   const std::int64_t tiles = parts(c.keys, k.tile_keys);
   if (tiles == 0) return;
   plan.row_tiles = static_cast<int>(parts(c.queries * c.group(), k.rows));
+  set_divisors(plan, c);
   plan.units_each = static_cast<int>(parts(tiles, 32768));
   launch(k, c, plan, std::int64_t{plan.row_tiles} * plan.heads, parts(tiles, plan.units_each), stream);
 }

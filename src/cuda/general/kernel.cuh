@@ -24,7 +24,8 @@ struct Memory {
 
   alignas(16) unsigned char queries[Shape::query_bytes];
   unsigned char ring[Shape::stages * Source::slot_bytes];
-  alignas(16) unsigned char extra[Source::extra_bytes > 0 ? Source::extra_bytes : 16];
+  static constexpr int extra_bytes = Source::extra_bytes + passed_on_bytes<Shape>;
+  alignas(16) unsigned char extra[extra_bytes > 0 ? extra_bytes : 16];
   BlockFacts<Shape> block;
   DocumentTiles documents;
 };
@@ -57,12 +58,20 @@ struct Attention {
 
   HEED_DEVICE static void run(const Call& c, const Plan& plan, Shared& shared) {
     BlockFacts<Shape>& block = shared.block;
-    block.find(c, plan);
+    launch_dependents();
+    // What is found is of the launch's arguments, but for lists.
+    if (!is_plain || c.sequences || c.document_count > 0) wait_for_prior_launches();
+    const RowTile tile(c, plan, static_cast<int>(block_index()), Shape::rows);
+    wait_for_prior_launches();
+    // The first keys are on their way while the block finds out what its rows are.
+    bool is_begun = false;
+    if constexpr (is_plain) is_begun = begin(c, plan, tile, shared);
+    block.find(c, plan, tile);
     sync();
     if (block.tile.count == 0) return;
     bool is_poisoned;
     if constexpr (is_plain) {
-      is_poisoned = attend_tiles(c, plan, shared);
+      is_poisoned = attend_tiles(c, plan, shared, is_begun);
     } else {
       shared.documents.find(c, block);
       is_poisoned = attend(c, plan, shared);
@@ -173,10 +182,31 @@ struct Attention {
     return is_poisoned;
   }
 
+  // Asks for the first tile where nothing but whole keys is in it; whether it did.
+  HEED_DEVICE static bool begin(const Call& c, const Plan& plan, const RowTile& tile, Shared& shared) {
+    if (!plan.begins_at_0 || block_in_column() > 0 ||
+        visible_keys(tile.sequence, tile.query_of(Shape::rows - 1)).end < Shape::tile_keys)
+      return false;
+    const SharedAddress ring = shared_address(shared.ring);
+    Source::copy_first_keys(plan, BlockFacts<Shape>::first_of(c.k, tile), ring);
+    if (Shape::stages > 1)
+      Source::copy_first_values(plan, BlockFacts<Shape>::first_of(c.v, tile),
+                                ring + Shape::stages * Source::key_bytes);
+    return true;
+  }
+
   // The same of arrays under ranges alone.
-  HEED_DEVICE static bool attend_tiles(const Call& c, const Plan& plan, Shared& shared) {
+  HEED_DEVICE static bool attend_tiles(const Call& c, const Plan& plan, Shared& shared, bool is_begun) {
     BlockFacts<Shape>& block = shared.block;
-    const Place<Shape> place{warp_index(), 0};
+    prefetch_queries<Shape>(shared_address(shared.queries), c, plan, block);
+    const int warp = warp_index();
+    const Place<Shape> place{warp / Shape::sharing, 0, warp % Shape::sharing};
+    const auto team = [&] {
+      if constexpr (Shape::sharing > 1)
+        return RowTeam<Shape>(place, reinterpret_cast<PassedOn<Shape>*>(shared.extra));
+      else
+        return OneWarp();
+    }();
     const SharedAddress at = shared_address(shared.queries);
     Source source(c, plan, block, shared.extra);
     Stage stage(c, block, place);
@@ -184,13 +214,13 @@ struct Attention {
     state.clear();
     clear_ring(c, shared);
     const float scale = Stage::scale(c);
-    Tiles<Shape, Source, Stage> tiles(block, source, stage, state, shared_address(shared.ring), scale);
-    tiles.load_first();
-    prefetch_queries<Shape>(at, c, plan, block);
+    Tiles<Shape, Source, Stage, decltype(team)> tiles(block, source, stage, state, team, place,
+                                                      shared_address(shared.ring), scale);
+    if (!is_begun) tiles.load_first();
     commit_copies();
     Queries<Shape> queries(at, place.warp_row);
     tiles.walk(queries);
-    close(state, stage, scale);
+    close(state, stage, scale, team);
     const RowsEnd<Shape> end{c, plan, block, place};
     sync();
     if (block.units.begin < 0)
@@ -201,7 +231,12 @@ struct Attention {
 
   // Sums are the rows', and maxima of base 2.
   HEED_DEVICE static void close(State<Shape>& state, Stage& stage, float scale) {
+    close(state, stage, scale, OneWarp());
+  }
+  template <class Team>
+  HEED_DEVICE static void close(State<Shape>& state, Stage& stage, float scale, const Team& team) {
     state.add_up();
+    team.join_sums(state.sum);
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m) state.max[m][0] *= scale, state.max[m][1] *= scale;
     stage.close(state);

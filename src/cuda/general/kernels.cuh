@@ -30,16 +30,23 @@ template <class Shape, template <class> class SourceOf, template <class> class S
 Kernel entry() {
   constexpr int shared_bytes = sizeof(Memory<Shape, SourceOf<Shape>>);
   static_assert(shared_bytes <= 232448);
-  return {Shape::type,           Shape::dim,
-          Shape::value_dim,      Shape::rows,
-          source_kind<SourceOf>, features_of_stage<Stage<Shape>>,
-          Shape::threads,        shared_bytes,
-          Shape::blocks,         Shape::tile_keys,
-          Shape::key_warps,      attend<Shape, SourceOf, Stage>};
+  return {Shape::type,
+          Shape::dim,
+          Shape::value_dim,
+          Shape::rows,
+          source_kind<SourceOf>,
+          features_of_stage<Stage<Shape>>,
+          Shape::threads,
+          shared_bytes,
+          Shape::blocks,
+          Shape::tile_keys,
+          Shape::key_warps,
+          Shape::sharing,
+          attend<Shape, SourceOf, Stage>};
 }
 
 // dim, value_dim, rows of a warp, warps over rows, warps over keys, keys of a tile, stages, steps of queries
-// in registers, blocks of a multiprocessor.
+// in registers, blocks of a multiprocessor, warps that share rows.
 template <Type type>
 struct Shapes {
   using Of64 = Shape<type, 64, 64, 32, 4, 1, 64, 2, 4, 2>;
@@ -51,8 +58,10 @@ struct Shapes {
   using Small128 = Shape<type, 128, 128, 32, 4, 1, 32, 2, 0, 2>;
   using Of192And128 = Shape<type, 192, 128, 32, 4, 1, 32, 2, 0, 2>;
   using Of256 = Shape<type, 256, 256, 16, 8, 1, 64, 2, 0, 1>;
+  // Two warps for 32 rows read 96 matrices for 256 products, one for 16 rows 144 (plan.hpp).
+  using Shared256 = Shape<type, 256, 256, 32, 4, 1, 64, 2, 0, 1, 2>;
   // 128 rows and 64 keys in 163 KB; 64 rows and 32 keys in 99 (tiles.cuh).
-  using Middle256 = Shape<type, 256, 256, 16, 8, 1, 64, 1, 0, 1>;
+  using Middle256 = Shape<type, 256, 256, 32, 4, 1, 64, 1, 0, 1, 2>;
   using Short256 = Shape<type, 256, 256, 16, 4, 1, 32, 1, 0, 2>;
   using Small256 = Shape<type, 256, 256, 16, 4, 1, 16, 2, 0, 2>;
   using Few128 = Shape<type, 128, 128, 16, 1, 4, 64, 3, 8, 2>;
@@ -87,11 +96,13 @@ auto heads_of_128() {
 template <Type type>
 auto heads_of_256() {
   using S = Shapes<type>;
-  return std::array{
-      entry<typename S::Of192And128, Arrays, RangesOnly>(), entry<typename S::Of256, Arrays, RangesOnly>(),
-      entry<typename S::Of256, Arrays, Masked>(),           entry<typename S::Of256, Arrays, EveryOption>(),
-      entry<typename S::Middle256, Arrays, RangesOnly>(),   entry<typename S::Short256, Arrays, RangesOnly>(),
-      entry<typename S::Small256, Arrays, EveryOption>()};
+  return std::array{entry<typename S::Of192And128, Arrays, RangesOnly>(),
+                    entry<typename S::Shared256, Arrays, RangesOnly>(),
+                    entry<typename S::Of256, Arrays, Masked>(),
+                    entry<typename S::Of256, Arrays, EveryOption>(),
+                    entry<typename S::Middle256, Arrays, RangesOnly>(),
+                    entry<typename S::Short256, Arrays, RangesOnly>(),
+                    entry<typename S::Small256, Arrays, EveryOption>()};
 }
 template <Type type>
 auto caches() {
@@ -141,7 +152,8 @@ template <class Slab>
 Kernel slab_entry(Function function) {
   return {Slab::type,     any_dim,         any_dim,         Slab::rows,
           Source::arrays, all_features,    Slab::threads,   sizeof(SlabMemory<Slab>),
-          Slab::blocks,   Slab::tile_keys, Slab::key_warps, function};
+          Slab::blocks,   Slab::tile_keys, Slab::key_warps, Slab::sharing,
+          function};
 }
 
 template <Type type>
@@ -149,7 +161,8 @@ SlabKernels slab_kernels() {
   using Slab = typename Shapes<type>::Slab;
   using Short = typename Shapes<type>::ShortSlab;
   return {slab_entry<Slab>(attend_slab<Slab>), slab_entry<Slab>(inspect<Slab>),
-          slab_entry<Slab>(finish<Slab>), slab_entry<Short>(finish<Short>)};
+          slab_entry<Slab>(finish<Slab>), slab_entry<Short>(finish<Short>),
+          slab_entry<Slab>(finish<HalvedSums<Slab>>)};
 }
 
 }  // namespace heed::cuda::general

@@ -22,28 +22,29 @@ struct RowTile {
   int head;                      // of the KV heads of all sequences
   std::int64_t first_query, first_key;
   Sequence sequence;
+  Divisor by_group;
 
   // Number n of a launch. Heads are taken in sections whose keys and values fit the second-level cache, and
   // of a section the last tiles first, which see more keys than others under a causal mask.
   RowTile() = default;
   HEED_DEVICE RowTile(const Call& c, const Plan& plan, int n, int rows) {
-    const int start = n / (plan.section * plan.row_tiles) * plan.section,
-              here = min_of(plan.section, plan.heads - start);
-    const int within = n - start * plan.row_tiles, tile = plan.row_tiles - 1 - within / here;
-    *this = RowTile(c, start + within % here, {tile * rows, rows});
+    const int start = plan.by_section.of(n) * plan.section;
+    const bool is_last = start + plan.section > plan.heads;
+    const int here = is_last ? plan.heads - start : plan.section, within = n - start * plan.row_tiles,
+              before = (is_last ? plan.by_last : plan.by_here).of(within);
+    *this = RowTile(c, plan, start + within - before * here, {(plan.row_tiles - 1 - before) * rows, rows});
   }
   struct Rows {
     int first, count;
   };
-  HEED_DEVICE RowTile(const Call& c, int number, const Rows& rows) : head(number) {
-    const auto heads = static_cast<unsigned>(c.heads), kv_heads = static_cast<unsigned>(c.kv_heads);
-    b = static_cast<int>(static_cast<unsigned>(head) / kv_heads),
-    kv_head = head - b * static_cast<int>(kv_heads);
+  HEED_DEVICE RowTile(const Call& c, const Plan& plan, int number, const Rows& rows)
+      : head(number), by_group(plan.by_group) {
+    b = plan.by_kv_heads.of(head), kv_head = head - b * static_cast<int>(c.kv_heads);
     // Each by its own loads: a reference to one or the other would be to memory that is far away.
     Sequence s = c.each;
     if (c.sequences) s = c.sequences[b];
     sequence = s;
-    group = static_cast<int>(heads / kv_heads);
+    group = plan.group;
     queries = static_cast<int>(s.queries), keys = static_cast<int>(s.keys);
     first_query = s.first_query, first_key = s.first_key;
     first = rows.first;
@@ -60,9 +61,7 @@ struct RowTile {
   HEED_DEVICE int head_of(const Call& c, int member) const {
     return c.tiled_heads ? member * static_cast<int>(c.kv_heads) + kv_head : kv_head * group + member;
   }
-  HEED_DEVICE int query_of_row(int row) const {
-    return row < 0 ? 0 : static_cast<int>(static_cast<unsigned>(row) / static_cast<unsigned>(group));
-  }
+  HEED_DEVICE int query_of_row(int row) const { return row < 0 ? 0 : by_group.of(row); }
 };
 
 // The keys that ranges let query i see, documents that are runs of keys included. Both ends rise with i.
@@ -122,13 +121,13 @@ struct WarpTiles {
   template <class Shape>
   HEED_DEVICE static WarpTiles of(const TileRanges& ranges, int key_warp) {
     constexpr int keys = Shape::tile_keys;
-    const int first = key_warp * Shape::warp_keys;
+    const int first = key_warp * Shape::shared_keys;
     const auto floor = [](int n) { return n < 0 ? -1 : n / keys; };
     WarpTiles t;
-    t.some = {max_of(0, ranges.some.begin - first - Shape::warp_keys + keys) / keys,
+    t.some = {max_of(0, ranges.some.begin - first - Shape::shared_keys + keys) / keys,
               floor(ranges.some.end - 1 - first) + 1};
     t.all = {(max_of(0, ranges.all.begin - first) + keys - 1) / keys,
-             floor(ranges.all.end - first - Shape::warp_keys) + 1};
+             floor(ranges.all.end - first - Shape::shared_keys) + 1};
     return t;
   }
 };
@@ -146,7 +145,7 @@ struct BlockFacts {
   RowTile tile;
   TileRanges ranges;                     // of all rows
   TileRanges of_warp[Shape::row_warps];  // of a warp's
-  alignas(16) WarpTiles tiles_of_warp[Shape::warps];
+  alignas(16) WarpTiles tiles_of_warp[Shape::row_warps * Shape::key_warps];
   const std::uint16_t *first_key, *first_value;  // of an array
   PageOffsets in_page;                           // of a cache
   IntRange keys;                                 // that the block walks
@@ -154,13 +153,15 @@ struct BlockFacts {
   RowFacts rows[Shape::rows];
   unsigned char is_poisoned[Shape::rows];  // the row holds a number that is not finite
 
-  // By all threads, which meet before they read it; warps do different things at a time.
+  // By all threads, which meet before they read it; warps do different things at a time, those without rows
+  // what is not of a row.
   HEED_DEVICE void find(const Call& c, const Plan& plan) {
     find(c, plan, RowTile(c, plan, static_cast<int>(block_index()), Shape::rows));
   }
   HEED_DEVICE void find(const Call& c, const Plan& plan, const RowTile& of) {
-    const int n = thread_index();
-    if (n == 0) {
+    constexpr int after_rows = (Shape::rows + 31) / 32 * 32;
+    const int n = thread_index(), m = after_rows + 96 <= Shape::threads ? n - after_rows : n;
+    if (m == 0) {
       tile = of;
       const TileRanges all(c, of, 0, Shape::rows - 1);
       const bool is_cut = plan.partials.cuts(of.group, of.sequence);
@@ -175,8 +176,8 @@ struct BlockFacts {
       // Nothing to do: units beyond the keys, or rows whose keys are not cut.
       if (is_cut ? units.begin >= units.end : block_in_column() > 0) tile.count = 0;
     }
-    if (n == 32 && !c.cached) first_key = first_of(c.k, of), first_value = first_of(c.v, of);
-    if (n == 32 && c.cached) {
+    if (m == 32 && !c.cached) first_key = first_of(c.k, of), first_value = first_of(c.v, of);
+    if (m == 32 && c.cached) {
       const cache::PageLayout& layout = c.layout;
       const std::int64_t head = of.kv_head * layout.head_bytes();
       in_page = {head,
@@ -186,7 +187,7 @@ struct BlockFacts {
                  static_cast<int>(layout.dim * layout.element_bytes),
                  static_cast<int>(layout.value_width() * layout.element_bytes)};
     }
-    if (const int warp = n - 64; warp >= 0 && warp < Shape::warps) {
+    if (const int warp = m - 64; warp >= 0 && warp < Shape::row_warps * Shape::key_warps) {
       const int row_warp = warp % Shape::row_warps;
       const TileRanges ranges_of(c, of, row_warp * Shape::warp_rows, (row_warp + 1) * Shape::warp_rows - 1);
       if (warp < Shape::row_warps) of_warp[warp] = ranges_of;
@@ -218,14 +219,14 @@ struct BlockFacts {
 template <class Shape>
 struct Place {
   int warp_row, key_warp;
+  int share = 0;  // which of the warps that share rows
 
   // The first of keys first + 8 n + {0, 1}.
-  HEED_DEVICE int first_key(int tile) const {
-    return tile * Shape::tile_keys + key_warp * Shape::warp_keys + lane_index() % 4 * 2;
-  }
+  HEED_DEVICE int first_key(int tile) const { return warp_first_key(tile) + lane_index() % 4 * 2; }
   HEED_DEVICE int warp_first_key(int tile) const {
-    return tile * Shape::tile_keys + key_warp * Shape::warp_keys;
+    return tile * Shape::tile_keys + key_warp * Shape::shared_keys + share * Shape::warp_keys;
   }
+  HEED_DEVICE int first_dim() const { return share * Shape::out_dim; }  // of its sums
   HEED_DEVICE int row(int m, int r) const {
     return warp_row * Shape::warp_rows + m * 16 + r * 8 + lane_index() / 4;
   }

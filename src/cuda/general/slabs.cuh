@@ -180,6 +180,8 @@ struct SlabAttention {
 
   HEED_DEVICE static void run(const Call& c, const Plan& plan, Shared& shared) {
     BlockFacts<Shape>& block = shared.block;
+    launch_dependents();
+    wait_for_prior_launches();
     block.find(c, plan);
     sync();
     if (block.tile.count == 0) return;
@@ -194,6 +196,8 @@ struct SlabAttention {
   // length. Rows that see one, and those that f32 cannot hold, are done in double precision (S13).
   HEED_DEVICE static void finish(const Call& c, const Plan& plan, Shared& shared) {
     static_assert(Shape::rows == unfinished_rows);
+    launch_dependents();
+    wait_for_prior_launches();
     const unsigned count = *const_cast<const volatile unsigned*>(plan.unfinished_count);
     if (count == 0) return;
     for (unsigned n = blockIdx.x; n < count; n += gridDim.x) finish_tile(c, plan, shared, plan.unfinished[n]);
@@ -211,7 +215,7 @@ struct SlabAttention {
                                       const Unfinished& tile) {
     BlockFacts<Shape>& block = shared.block;
     sync();  // nobody reads the tile before
-    block.find(c, plan, RowTile(c, tile.head, {tile.first, Shape::rows}));
+    block.find(c, plan, RowTile(c, plan, tile.head, {tile.first, Shape::rows}));
     if (thread_index() < Shape::rows) shared.poison.is_seen[thread_index()] = 0;
     sync();
     shared.documents.find(c, block);
@@ -312,6 +316,8 @@ struct Inspection {
 
   HEED_DEVICE static void run(const Call& c, const Plan& plan, Shared& shared) {
     BlockFacts<Shape>& block = shared.block;
+    launch_dependents();
+    wait_for_prior_launches();
     block.find(c, plan);
     sync();
     if (thread_index() == 0) {  // scores are written for keys that nobody sees, too

@@ -147,9 +147,24 @@ class Arrays {
                     value_at + n * (Values::step * plan.value_stride));
   }
 
+  // All of a tile that is whole, of a head whose dimensions are the shape's.
+  HEED_DEVICE static void copy_first_keys(const Plan& plan, const std::uint16_t* from, SharedAddress at) {
+    copy_whole<Keys>(from, plan.key_stride, at);
+  }
+  HEED_DEVICE static void copy_first_values(const Plan& plan, const std::uint16_t* from, SharedAddress at) {
+    copy_whole<Values>(from, plan.value_stride, at);
+  }
+
   HEED_DEVICE Operands settle(SharedAddress slot) const { return {slot, slot + key_bytes, 0, 0}; }
 
  private:
+  template <class Rows>
+  HEED_DEVICE static void copy_whole(const std::uint16_t* from, int stride, SharedAddress at) {
+    from += std::int64_t{Rows::row(0)} * stride + Rows::piece() * 8;
+#pragma unroll
+    for (int n = 0; n < Rows::copies; ++n)
+      prefetch16_if(Rows::has(n), at + Rows::place(n), from + n * (Rows::step * stride));
+  }
   template <class Rows>
   HEED_DEVICE void copy_rows(SharedAddress slot, const std::uint16_t* from, const Tensor& t, int dim,
                              bool in_16, int first) {

@@ -89,6 +89,22 @@ HEED_DEVICE void add_keys(Scores<Shape>& s, const Queries<Shape>& q, SharedAddre
       }
       meanwhile(k);
     }
+  } else if constexpr (Shape::loads_steps) {
+    typename Queries<Shape>::Step a[2];
+    std::uint32_t b[2][Shape::key_tiles / 2][4];
+    const auto load = [&](int k) {
+      q.load(a[k % 2], k);
+#pragma unroll
+      for (int n = 0; n < Shape::key_tiles; n += 2) load_keys(b[k % 2][n / 2], k, n);
+    };
+    load(0);
+#pragma unroll
+    for (int k = 0; k < Shape::dim_steps; ++k) {
+      if (k + 1 < Shape::dim_steps) load(k + 1);
+#pragma unroll
+      for (int n = 0; n < Shape::key_tiles; n += 2) add(a[k % 2], b[k % 2][n / 2], n);
+      meanwhile(k);
+    }
   } else {
     typename Queries<Shape>::Step a[2];
     std::uint32_t b[2][4];
@@ -118,29 +134,61 @@ HEED_DEVICE void multiply_keys(Scores<Shape>& s, const Queries<Shape>& q, Shared
   add_keys<Shape, Source>(s, q, keys, key_warp, meanwhile);
 }
 
-// o += weights * values; weights lie as an operand wants them, in pairs. After each pair of matrices
+// Weights as an operand wants them, in pairs.
+template <class Shape>
+using Weights = std::uint32_t[Shape::row_tiles][Shape::key_steps][4];
+
+template <class Shape>
+HEED_DEVICE void pack(Weights<Shape>& p, const Scores<Shape>& weights) {
+#pragma unroll
+  for (int m = 0; m < Shape::row_tiles; ++m)
+#pragma unroll
+    for (int k = 0; k < Shape::key_steps; ++k)
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const float(&w)[4] = weights[m][2 * k + n / 2];
+        p[m][k][n] = pack2<Shape::type>(w[n % 2 * 2], w[n % 2 * 2 + 1]);
+      }
+}
+
+// A warp that has its rows to itself.
+struct OneWarp {
+  HEED_DEVICE bool any(bool one) const { return warp_any(one); }
+  template <class OfRows>
+  HEED_DEVICE void join_max(OfRows&) const {}
+  template <class OfRows>
+  HEED_DEVICE void join_sums(OfRows&) const {}
+};
+
+// o += weights * values. After each pair of matrices
 // meanwhile(x) is done.
 template <class Shape, class Meanwhile>
-HEED_DEVICE void multiply_values(float (&o)[Shape::row_tiles][Shape::value_dim / 8][4],
-                                 const std::uint32_t (&p)[Shape::row_tiles][Shape::key_steps][4],
+HEED_DEVICE void multiply_values(float (&o)[Shape::row_tiles][Shape::out_dim / 8][4], const Weights<Shape>& p,
                                  SharedAddress values, int key_warp, const Meanwhile& meanwhile) {
   const int lane = lane_index();
   const SharedAddress at =
       values + (key_warp * Shape::warp_keys + lane % 16) * Shape::value_pitch + lane / 16 * 16;
-  constexpr int pairs = Shape::value_dim / 16, all = Shape::key_steps * pairs;
-  const auto load_values = [&](std::uint32_t(&b)[4], int x) {
-    load_matrices_transposed(b, at + x / pairs * 16 * Shape::value_pitch + x % pairs * 32);
+  constexpr int pairs = Shape::out_dim / 16, all = Shape::key_steps * pairs;
+  // Of two warps that share rows, the one with the second half of the dimensions has that of the keys.
+  const auto step_of = [](int x) {
+    const int turned = Shape::sums_halves && x % pairs >= pairs / 2 ? Shape::key_steps / 2 : 0;
+    return (x / pairs + turned) % Shape::key_steps;
   };
-  std::uint32_t b[2][4];
-  load_values(b[0], 0);
+  const auto load_values = [&](std::uint32_t(&b)[4], int x) {
+    load_matrices_transposed(b, at + step_of(x) * 16 * Shape::value_pitch + x % pairs * 32);
+  };
+  constexpr int ahead = Shape::loads_steps ? 2 : 1;
+  std::uint32_t b[ahead + 1][4];
+#pragma unroll
+  for (int x = 0; x < ahead; ++x) load_values(b[x], x);
 #pragma unroll
   for (int x = 0; x < all; ++x) {
-    const int k = x / pairs, n = x % pairs * 2;
-    if (x + 1 < all) load_values(b[(x + 1) % 2], x + 1);
+    const int k = step_of(x), n = x % pairs * 2;
+    if (x + ahead < all) load_values(b[(x + ahead) % (ahead + 1)], x + ahead);
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m) {
-      add_product<Shape::type>(o[m][n], p[m][k], b[x % 2][0], b[x % 2][1]);
-      add_product<Shape::type>(o[m][n + 1], p[m][k], b[x % 2][2], b[x % 2][3]);
+      add_product<Shape::type>(o[m][n], p[m][k], b[x % (ahead + 1)][0], b[x % (ahead + 1)][1]);
+      add_product<Shape::type>(o[m][n + 1], p[m][k], b[x % (ahead + 1)][2], b[x % (ahead + 1)][3]);
     }
     meanwhile(x);
   }
@@ -149,17 +197,20 @@ HEED_DEVICE void multiply_values(float (&o)[Shape::row_tiles][Shape::value_dim /
 template <class Shape>
 struct State {
   static constexpr Type type = Shape::type;
-  using Out = float[Shape::row_tiles][Shape::value_dim / 8][4];
+  using Out = float[Shape::row_tiles][Shape::out_dim / 8][4];
 
-  float max[Shape::row_tiles][2], sum[Shape::row_tiles][2];  // of rows l / 4 and l / 4 + 8 of each row tile
+  // Of rows l / 4 and l / 4 + 8 of each row tile.
+  float max[Shape::row_tiles][2], sum[Shape::row_tiles][2];
+  float later_sum[Shape::sums_halves ? Shape::row_tiles : 1][2];  // of the second half of a tile's keys
   Out o;
 
   HEED_DEVICE void clear() {
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m) {
       max[m][0] = max[m][1] = minus_infinity, sum[m][0] = sum[m][1] = 0;
+      if constexpr (Shape::sums_halves) later_sum[m][0] = later_sum[m][1] = 0;
 #pragma unroll
-      for (int n = 0; n < Shape::value_dim / 8; ++n) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0;
+      for (int n = 0; n < Shape::out_dim / 8; ++n) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0;
     }
   }
 
@@ -167,7 +218,9 @@ struct State {
   // sums. The maximum moves when scores exceed it by 2^8, which weights can bear: then alone the sums so
   // far are rescaled. So threads need not tell each other their maxima, as long as none of a warp's rows has
   // moved.
-  HEED_DEVICE void weigh(Scores<Shape>& s, float scale, float eight) {
+  HEED_DEVICE void weigh(Scores<Shape>& s, float scale, float eight) { weigh(s, scale, eight, OneWarp()); }
+  template <class Team>
+  HEED_DEVICE void weigh(Scores<Shape>& s, float scale, float eight, const Team& team) {
     float top[Shape::row_tiles][2];
     bool moves = false;
 #pragma unroll
@@ -180,7 +233,7 @@ struct State {
           top[m][r] = fmaxf(top[m][r], fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
         moves = moves || top[m][r] > max[m][r] + eight;
       }
-    if (warp_any(moves)) move_max(top, scale, eight);
+    if (team.any(moves)) move_max(top, scale, eight, team);
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
@@ -190,7 +243,10 @@ struct State {
         for (int n = 0; n < Shape::key_tiles; ++n) {
           float &a = s[m][n][2 * r], &b = s[m][n][2 * r + 1];
           a = fast_exp2(fmaf(a, scale, -subtract)), b = fast_exp2(fmaf(b, scale, -subtract));
-          sum[m][r] += a + b;
+          if (Shape::sums_halves && n >= Shape::key_tiles / 2)
+            later_sum[m][r] += a + b;
+          else
+            sum[m][r] += a + b;
         }
       }
   }
@@ -202,16 +258,8 @@ struct State {
   template <class Meanwhile>
   HEED_DEVICE void add_values(const Scores<Shape>& weights, SharedAddress values, int key_warp,
                               const Meanwhile& meanwhile) {
-    std::uint32_t p[Shape::row_tiles][Shape::key_steps][4];
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-      for (int k = 0; k < Shape::key_steps; ++k)
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          const float(&w)[4] = weights[m][2 * k + n / 2];
-          p[m][k][n] = pack2<type>(w[n % 2 * 2], w[n % 2 * 2 + 1]);
-        }
+    Weights<Shape> p;
+    pack<Shape>(p, weights);
     multiply_values<Shape>(o, p, values, key_warp, meanwhile);
   }
 
@@ -223,25 +271,39 @@ struct State {
       for (int r = 0; r < 2; ++r) {
         sum[m][r] += shuffle_xor(sum[m][r], 1);
         sum[m][r] += shuffle_xor(sum[m][r], 2);
+        if constexpr (Shape::sums_halves) {
+          later_sum[m][r] += shuffle_xor(later_sum[m][r], 1);
+          later_sum[m][r] += shuffle_xor(later_sum[m][r], 2);
+          sum[m][r] += later_sum[m][r];
+        }
       }
   }
 
  private:
-  HEED_DEVICE void move_max(const float (&of_thread)[Shape::row_tiles][2], float scale, float eight) {
+  template <class Team>
+  HEED_DEVICE void move_max(float (&tops)[Shape::row_tiles][2], float scale, float eight, const Team& team) {
+#pragma unroll
+    for (int m = 0; m < Shape::row_tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        tops[m][r] = fmaxf(tops[m][r], shuffle_xor(tops[m][r], 1));
+        tops[m][r] = fmaxf(tops[m][r], shuffle_xor(tops[m][r], 2));
+      }
+    team.join_max(tops);
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m) {
       float factor[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float top = fmaxf(of_thread[m][r], shuffle_xor(of_thread[m][r], 1));
-        top = fmaxf(top, shuffle_xor(top, 2));
+        const float top = tops[m][r];
         const bool moves = top > max[m][r] + eight;
         factor[r] = moves ? fast_exp2((max[m][r] - top) * scale) : 1.0f;
         max[m][r] = moves ? top : max[m][r];
         sum[m][r] *= factor[r];
+        if constexpr (Shape::sums_halves) later_sum[m][r] *= factor[r];
       }
 #pragma unroll
-      for (int n = 0; n < Shape::value_dim / 8; ++n) {
+      for (int n = 0; n < Shape::out_dim / 8; ++n) {
         o[m][n][0] *= factor[0], o[m][n][1] *= factor[0];
         o[m][n][2] *= factor[1], o[m][n][3] *= factor[1];
       }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/general/rows.cuh"
+#include "cuda/general/shared_rows.cuh"
 #include "cuda/general/sources.cuh"
 #include "cuda/general/state.cuh"
 
@@ -15,20 +16,23 @@ namespace heed::cuda::general {
 // Slots of keys lie before those of values. With two of each the next tile is on its way while one is
 // multiplied. With one, a tile's values are while its keys are multiplied, and the next keys while the values
 // are: longer tiles then fit 99 or 163 KB.
-template <class Shape, class Source, class Stage>
+template <class Shape, class Source, class Stage, class Team>
 class Tiles {
   static constexpr bool has_one_slot = Shape::stages == 1;
   static constexpr int values_at = Shape::stages * Source::key_bytes;
   static constexpr int key_copies = Source::key_copies, value_copies = Source::value_copies;
-  static constexpr int value_steps = Shape::key_steps * Shape::value_dim / 16;
+  static constexpr int value_steps = Shape::sharing * Shape::key_steps * Shape::out_steps;
   static_assert(Shape::key_warps == 1 && Shape::stages <= 2);
 
  public:
   HEED_DEVICE Tiles(const BlockFacts<Shape>& block, Source& from, const Stage& of_scores, State<Shape>& of,
-                    SharedAddress at, float by)
+                    const Team& of_warps, const Place<Shape>& place, SharedAddress at, float by)
       : source(from),
         stage(of_scores),
         state(of),
+        team(of_warps),
+        share(place.share),
+        first_dim(place.first_dim()),
         ring(at),
         scale(by),
         eight(8.0f / by),
@@ -81,7 +85,7 @@ class Tiles {
     if (!has_one_slot) source.aim_keys(t + 1, keys(t + 1));
     source.aim_values(of_values, values(of_values));
     Scores<Shape> s;
-    multiply_keys<Shape, Source>(s, queries, keys(t), 0, [&](int k) {
+    multiply_keys<Shape, Source>(s, queries, keys(t), share, [&](int k) {
       if (!has_one_slot)
         in_groups<Shape::dim_steps, key_copies>(k, [&](int n) { source.copy_keys(n, has_next); });
       in_groups<Shape::dim_steps, value_copies>(
@@ -89,13 +93,13 @@ class Tiles {
     });
     commit_copies();
     if (!is_of(whole_begin, whole_count, t)) stage.apply(s, t);
-    state.weigh(s, scale, eight);
+    state.weigh(s, scale, eight, team);
     if constexpr (has_one_slot) {
       wait_for_copies<0>();
       sync();
       source.aim_keys(t + 1, keys(t + 1));
     }
-    state.add_values(s, values(t), 0, [&](int x) {
+    add_values(s, t, [&](int x) {
       if (has_one_slot) in_groups<value_steps, key_copies>(x, [&](int n) { source.copy_keys(n, has_next); });
     });
     if (has_one_slot) commit_copies();
@@ -109,9 +113,9 @@ class Tiles {
     commit_copies();
     Scores<Shape> s;
     if (is_seen) {
-      multiply_keys<Shape, Source>(s, queries, keys(t), 0, [](int) {});
+      multiply_keys<Shape, Source>(s, queries, keys(t), share, [](int) {});
       stage.apply(s, t);
-      state.weigh(s, scale, eight);
+      state.weigh(s, scale, eight, team);
     }
     if constexpr (has_one_slot) {
       wait_for_copies<0>();
@@ -119,7 +123,24 @@ class Tiles {
       if (has_next) load_keys(t + 1);
       commit_copies();
     }
-    if (is_seen) state.add_values(s, values(t), 0);
+    if (is_seen) add_values(s, t, [](int) {});
+  }
+
+  // Of two warps that share rows each begins with its own keys' weights (HalvedSums).
+  template <class Meanwhile>
+  HEED_DEVICE void add_values(const Scores<Shape>& s, int t, const Meanwhile& meanwhile) {
+    if constexpr (Shape::sharing == 1) {
+      state.add_values(s, values(t), 0, meanwhile);
+    } else {
+      const SharedAddress at = values(t) + first_dim * 2;
+      Weights<Shape> p;
+      pack<Shape>(p, s);
+      team.give(p);
+      multiply_values<Shape>(state.o, p, at, share, meanwhile);
+      team.take(p);
+      multiply_values<Shape>(state.o, p, at, 1 - share,
+                             [&](int x) { meanwhile(Shape::key_steps * Shape::out_steps + x); });
+    }
   }
 
   // The copies that go beside step k of so many: in a few groups, as the compiler puts three idle loads
@@ -148,6 +169,8 @@ class Tiles {
   Source& source;
   const Stage& stage;
   State<Shape>& state;
+  const Team& team;
+  const int share, first_dim;
   const SharedAddress ring;
   const float scale, eight;
   const int begin, end;

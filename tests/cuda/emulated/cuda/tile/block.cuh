@@ -43,6 +43,8 @@ inline void sync() { emulated::sync_block(); }
 inline bool any(bool one) { return emulated::any(one); }
 inline void named_sync(int barrier, int threads) { emulated::named_sync(barrier, threads); }
 inline void named_arrive(int barrier, int threads) { emulated::named_arrive(barrier, threads); }
+inline void wait_for_prior_launches() {}
+inline void launch_dependents() {}
 inline float shuffle_xor(float x, int bits) { return emulated::exchange(x, bits); }
 
 inline void copy16(float* to, const void* from, bool is_valid) {
