@@ -97,24 +97,24 @@ class Decode {
  private:
   // The first of these keys is that of a unit.
   HEED_DEVICE void attend(const KeyStretch& keys) {
-    const int team = Team::number();
+    const int team = Team::number(), first_tile = first_seen_tile(keys.begin + team * Shape::tile_keys);
     Loads loads(
         {&c, work.b, work.kv_head, work.seen_by_some.begin, work.seen_by_some.end, work.sequence.first_key},
-        plan, keys, shared.rings[team], shared.barriers[team]);
+        plan, {first_tile - team * Shape::tile_keys, keys.end}, shared.rings[team], shared.barriers[team]);
     if constexpr (Shape::many && !Shape::paged)
       if (!c.sequences) loads.prefetch_first();
     wait_for_prior_launches();
     if constexpr (!Shape::many) own.load_queries(work);  // first: they would wait for keys in flight
     loads.begin();
     if constexpr (Shape::many) own.load_queries(work);
-    own.find_seen(work, plan.mask, keys.begin + team * Shape::tile_keys);
+    own.find_seen(work, plan.mask, first_tile);
     chunk_so_far.clear(), total.clear();
     if (is_paired()) cluster_arrive();  // no one sends to a block that does not run yet
 #pragma unroll 1
     for (int unit = keys.begin; unit < keys.end; unit += unit_keys) {
       own.clear();
       const int end = min_of(unit + unit_keys, keys.end);
-      int tile = unit + team * Shape::tile_keys;
+      int tile = max_of(unit + team * Shape::tile_keys, first_tile);
 #pragma unroll 1
       for (; tile < end; tile += Shape::teams * Shape::tile_keys) own.attend_tile(work, loads, tile);
       // Every team syncs as often as the others do. Where one had synced more often, racecheck lost the order
@@ -127,6 +127,15 @@ class Decode {
         end_unit(unit, keys);
     }
     loads.drain();
+  }
+
+  // The team's first tile of which some row sees a key, if tiles from this one on are its own. What it leaves
+  // out would change no state.
+  HEED_DEVICE int first_seen_tile(int tile) const {
+    constexpr int step = Shape::teams * Shape::tile_keys;
+    const int hidden = work.seen_by_some.begin - tile - Shape::tile_keys;
+    if (Shape::many || hidden < 0) return tile;  // many rows: teams sync for each of their tiles
+    return tile + (hidden / step + 1) * step;
   }
 
   // Merges what the teams found in a unit into the chunk and the row, or stores it for the block that arrives

@@ -11,6 +11,7 @@
 #include "cuda/call.hpp"
 #include "cuda/runtime/launch.hpp"
 #include "cuda/tile/block.cuh"
+#include "cuda/tile/hopper.cuh"
 #include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
@@ -34,38 +35,109 @@ struct CacheBytes {
   std::int64_t all() const { return keys + values + 2 * scales; }
 };
 
-// The n-th part of 16 tokens, whose rows lie `row` elements apart. Pages of 16 bits: four keys of eight
-// dimensions, which lie (dims, 16 tokens); eight dimensions of a value. Every lane of a warp has a part of
-// heads of 64: with eight keys to a part a launch took 25 us instead of 22 (8192 tokens of 8 heads of 128;
-// H200, November 2026).
-struct WidePages {
-  static constexpr int element_bytes = 2;
-  static constexpr std::int64_t key_parts(std::int64_t dim) { return dim / 2; }
-  static constexpr std::int64_t value_parts(std::int64_t width) { return width * 2; }
-
-  HEED_DEVICE static void copy_keys(const unsigned char* from, std::uint16_t* to, std::int64_t row, int n) {
-    from += n / 4 * 256 + n % 4 * 8, to += n % 4 * 4 * row + n / 4 * 8;
-    uint2 x[8];  // of a dimension
-#pragma unroll
-    for (int d = 0; d < 8; ++d) x[d] = *reinterpret_cast<const uint2*>(from + d * 32);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const auto of = [&](int d) { return j < 2 ? x[d].x : x[d].y; };  // two keys
-      const auto pair = [&](int d) { return __byte_perm(of(d), of(d + 1), j % 2 == 0 ? 0x5410 : 0x7632); };
-      *reinterpret_cast<uint4*>(to + j * row) = {pair(0), pair(2), pair(4), pair(6)};
-    }
-  }
-  HEED_DEVICE static void copy_values(const unsigned char* from, std::uint16_t* to, std::int64_t row, int n) {
-    const int d = n / 32 * 16 + n % 2 * 8;
-    if (d < row)
-      *reinterpret_cast<uint4*>(to + n / 2 % 16 * row + d) = *reinterpret_cast<const uint4*>(from + n * 16);
-  }
+// Where rows of a cache's tokens go, and scales.
+struct GatheredRows {
+  Tensor k, v;
+  float *key_scales, *value_scales;
+  std::int64_t scale_rows;
 };
 
-// Pages of int8: eight keys of eight dimensions; sixteen dimensions of a value. Integers stay what they are.
+// A warp has the keys or the values of 16 tokens of a KV head: with 64, 8192 tokens of 8 heads of 128 took
+// 29.6 us instead of 25.8 (H200, November 2026). What lies behind a sequence's last token in its page comes
+// along.
+constexpr int gather_threads = 128;
+struct GatherTile {
+  int b, kv_head, token;
+  bool of_values;
+
+  HEED_DEVICE GatherTile()
+      : b(static_cast<int>(blockIdx.z)),
+        kv_head(static_cast<int>(blockIdx.y)),
+        token((static_cast<int>(blockIdx.x) * 2 + thread_index() / 64) * 16),
+        of_values(thread_index() / 32 % 2 != 0) {}
+};
+
+// Pages of 16 bits, through shared memory: whole lines are read, and rows are written in parts of 64 bytes.
+// Threads that turned parts of keys in registers asked for 32 bytes at a time: with a kernel that reads the
+// rows, 8192 tokens of 8 heads of 128 took 30.0 us instead of 26.9, and 24.9 since what is read once leaves
+// the second-level cache before the rows do (H200, November 2026).
+class WideTile {
+ public:
+  static constexpr int bytes(std::int64_t dim) { return static_cast<int>((dim + 31) / 32 * 32 * 32); }
+
+  HEED_DEVICE explicit WideTile(SharedAddress memory) : at(memory), lane(thread_index() % 32) {}
+
+  // 16 tokens' keys as they lie in a page, (dim, 16 tokens), become rows of `dim`.
+  HEED_DEVICE void copy_keys(const unsigned char* from, std::uint16_t* to, int dim) const {
+    for (int n = lane; n < 2 * dim; n += 32) read(key_place(n / 2, n % 2), from + n * 16);
+    wait();
+    // A lane gets eight dimensions of a token: each matrix has two of them, of four lanes.
+    const int d = lane % 8 / 2 * 8 + lane / 8 * 2 + lane % 2, own = lane % 4 * 8;
+    for (int first = 0; first < dim; first += 32) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        std::uint32_t x[4];
+        load_matrices_transposed(x, at + key_place(first + d, half));
+        if (first + own < dim)
+          *reinterpret_cast<uint4*>(to + (half * 8 + lane / 4) * dim + first + own) = {x[0], x[1], x[2],
+                                                                                       x[3]};
+      }
+    }
+  }
+  // (width / 16, 16 tokens, 16 dimensions) become rows of `dim`.
+  HEED_DEVICE void copy_values(const unsigned char* from, std::uint16_t* to, int width, int dim) const {
+    for (int n = lane; n < 2 * width; n += 32) read(value_place(n / 32, n / 2 % 16, n % 2), from + n * 16);
+    wait();
+    const int pieces = dim / 8;  // of a row
+    for (int n = lane; n < 16 * pieces; n += 32) {
+      const int token = n / pieces, piece = n % pieces;
+      *reinterpret_cast<uint4*>(to + n * 8) = load_shared16(at + value_place(piece / 2, token, piece % 2));
+    }
+  }
+
+ private:
+  // Sixteen bytes, in lines of 128, swizzled so that eight that are read together are in different banks.
+  HEED_DEVICE static int key_place(int d, int half) {
+    return d / 4 * 128 + (d % 4 * 2 + half ^ d / 8 % 2 ^ d / 16 % 2 * 4) * 16;
+  }
+  HEED_DEVICE static int value_place(int sixteen, int token, int half) {
+    return sixteen * 512 + token / 4 * 128 + (token % 4 * 2 + half ^ sixteen % 4 * 2) * 16;
+  }
+  HEED_DEVICE void read(int place, const unsigned char* from) const {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(at + place),
+                 "l"(from), "l"(evict_first)
+                 : "memory");
+  }
+  HEED_DEVICE static void wait() { commit_copies(), wait_for_copies<0>(), sync_warp(); }
+
+  const SharedAddress at;
+  const int lane;
+};
+
+static __global__ void __launch_bounds__(gather_threads)
+    gather_wide_pages(const __grid_constant__ Call c, const __grid_constant__ GatheredRows rows) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  const GatherTile tile;
+  const Sequence& s = c.sequence(tile.b);
+  if (tile.token >= s.keys) return;
+  const cache::PageLayout& layout = c.layout;
+  const unsigned char* const part = head_in_page(c, tile.b, tile.kv_head, tile.token);
+  const std::int64_t in_page = tile.token % layout.page_size;
+  const Row row = row_of(tile.of_values ? rows.v : rows.k, tile.b, tile.kv_head, s.first_key + tile.token);
+  auto* const to = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first;
+  const int width = static_cast<int>(layout.value_width()), widest = max_of(static_cast<int>(c.dim), width);
+  const WideTile copy(shared_address(memory) + thread_index() / 32 * WideTile::bytes(widest));
+  if (tile.of_values)
+    copy.copy_values(part + layout.values_at() + layout.value_element(in_page, 0) * 2, to, width,
+                     static_cast<int>(c.value_dim));
+  else
+    copy.copy_keys(part + layout.key_element(in_page, 0) * 2, to, static_cast<int>(c.dim));
+}
+
+// The n-th part of 16 tokens, whose rows lie `row` elements apart, of pages of int8: eight keys of eight
+// dimensions; sixteen dimensions of a value. Integers stay what they are.
 template <Type type>
 struct Int8Pages {
-  static constexpr int element_bytes = 1;
   static constexpr std::int64_t key_parts(std::int64_t dim) { return dim / 4; }
   static constexpr std::int64_t value_parts(std::int64_t width) { return width; }
 
@@ -100,51 +172,37 @@ struct Int8Pages {
   }
 };
 
-// Where rows of a cache's tokens go, and scales.
-struct GatheredRows {
-  Tensor k, v;
-  float *key_scales, *value_scales;
-  std::int64_t scale_rows;
-};
-
-// A warp has the keys or the values of 16 tokens of a KV head: with 64, 8192 tokens of 8 heads of 128 took
-// 29.6 us instead of 25.8 (H200, November 2026). What lies behind a sequence's last token in its page comes
-// along.
-constexpr int gather_threads = 128;
-template <class Pages>
+template <Type type>
 __global__ void __launch_bounds__(gather_threads)
-    gather_pages(const __grid_constant__ Call c, const __grid_constant__ GatheredRows rows) {
-  const int warp = thread_index() / 32, lane = thread_index() % 32;
-  const int b = static_cast<int>(blockIdx.z), kv_head = static_cast<int>(blockIdx.y),
-            token = (static_cast<int>(blockIdx.x) * 2 + warp / 2) * 16;
-  const bool of_values = warp % 2 != 0;
-  const Sequence& s = c.sequence(b);
-  if (token >= s.keys) return;
+    gather_int8_pages(const __grid_constant__ Call c, const __grid_constant__ GatheredRows rows) {
+  using Pages = Int8Pages<type>;
+  const GatherTile tile;
+  const int lane = thread_index() % 32;
+  const Sequence& s = c.sequence(tile.b);
+  if (tile.token >= s.keys) return;
   const cache::PageLayout& layout = c.layout;
-  const unsigned char* const part = head_in_page(c, b, kv_head, token);
-  const std::int64_t in_page = token % layout.page_size, at = s.first_key + token;
-  const Row row = row_of(of_values ? rows.v : rows.k, b, kv_head, at);
+  const unsigned char* const part = head_in_page(c, tile.b, tile.kv_head, tile.token);
+  const std::int64_t in_page = tile.token % layout.page_size, at = s.first_key + tile.token;
+  const Row row = row_of(tile.of_values ? rows.v : rows.k, tile.b, tile.kv_head, at);
   auto* const to = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first;
-  if (of_values) {
-    const unsigned char* const from =
-        part + layout.values_at() + layout.value_element(in_page, 0) * Pages::element_bytes;
+  if (tile.of_values) {
+    const unsigned char* const from = part + layout.values_at() + layout.value_element(in_page, 0);
 #pragma unroll 4
     for (int n = lane; n < Pages::value_parts(layout.value_width()); n += 32)
       Pages::copy_values(from, to, c.value_dim, n);
   } else {
-    const unsigned char* const from = part + layout.key_element(in_page, 0) * Pages::element_bytes;
+    const unsigned char* const from = part + layout.key_element(in_page, 0);
     for (int n = lane; n < Pages::key_parts(c.dim); n += 32) Pages::copy_keys(from, to, c.dim, n);
   }
-  if (Pages::element_bytes == 1 && lane < 16) {
-    const std::int64_t head = rows.k.stride.batch == 0 ? kv_head : b * c.kv_heads + kv_head;
-    const auto* const from = reinterpret_cast<const float*>(
-        part + (of_values ? layout.value_scales_at() : layout.key_scales_at()));
-    float* const scales = (of_values ? rows.value_scales : rows.key_scales) + head * rows.scale_rows;
-    scales[at + lane] = token + lane < s.keys ? from[in_page + lane] : 0.0f;
-    // A tile of keys may end behind all rows.
-    if (at + 16 >= rows.scale_rows - scale_margin)
-      for (int n = 0; n < scale_margin; n += 16) scales[at + 16 + n + lane] = 0;
-  }
+  if (lane >= 16) return;
+  const std::int64_t head = rows.k.stride.batch == 0 ? tile.kv_head : tile.b * c.kv_heads + tile.kv_head;
+  const auto* const from = reinterpret_cast<const float*>(
+      part + (tile.of_values ? layout.value_scales_at() : layout.key_scales_at()));
+  float* const scales = (tile.of_values ? rows.value_scales : rows.key_scales) + head * rows.scale_rows;
+  scales[at + lane] = tile.token + lane < s.keys ? from[in_page + lane] : 0.0f;
+  // A tile of keys may end behind all rows.
+  if (at + 16 >= rows.scale_rows - scale_margin)
+    for (int n = 0; n < scale_margin; n += 16) scales[at + 16 + n + lane] = 0;
 }
 
 // Puts the tokens of a cached call's sequences into this memory.
@@ -154,13 +212,15 @@ inline GatheredRows gathered(const Call& c, const Extents& extents, std::byte* m
   rows.k.data = memory, rows.v.data = memory + bytes.keys;
   rows.key_scales = reinterpret_cast<float*>(memory + bytes.keys + bytes.values);
   rows.value_scales = reinterpret_cast<float*>(memory + bytes.keys + bytes.values + bytes.scales);
-  const auto kernel = !c.layout.is_quantized   ? gather_pages<WidePages>
-                      : c.q.type == Type::bf16 ? gather_pages<Int8Pages<Type::bf16>>
-                                               : gather_pages<Int8Pages<Type::f16>>;
-  const std::int64_t blocks = (c.keys + 31) / 32;
+  const auto kernel = !c.layout.is_quantized   ? gather_wide_pages
+                      : c.q.type == Type::bf16 ? gather_int8_pages<Type::bf16>
+                                               : gather_int8_pages<Type::f16>;
+  const std::int64_t blocks = (c.keys + 31) / 32,
+                     widest = c.dim > c.layout.value_width() ? c.dim : c.layout.value_width();
+  const int shared = c.layout.is_quantized ? 0 : gather_threads / 32 * WideTile::bytes(widest);
   kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(c.kv_heads),
                 static_cast<unsigned>(c.batch)),
-           gather_threads, 0, stream>>>(c, rows);
+           gather_threads, shared, stream>>>(c, rows);
   check(cudaGetLastError(), "cuda.prefill: pages");
   return rows;
 }
