@@ -295,8 +295,8 @@ CLAIM(repeated_gradients_have_one_answer) {
   }
 }
 
-// A device that has more memory has more tiles of them on their way, which no bit depends on. The other device
-// is pretended.
+// A device that has more memory has more tiles of them on their way, which no bit depends on. The other
+// device is pretended.
 CLAIM(gradients_of_wide_heads_are_those_of_a_device_with_less_memory) {
   if (!is_emulated()) return;
   for (const bool is_causal : {false, true}) {

@@ -172,9 +172,9 @@ HEED_DEVICE void init_signal(Signal* signal) {
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(signal)) : "memory");
 }
 HEED_DEVICE void give_signal(Signal* signal) {
-  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}\n" ::"r"(
-                   shared_address(signal))
-               : "memory");
+  asm volatile(
+      "{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}\n" ::"r"(shared_address(signal))
+      : "memory");
 }
 // For the n-th, from 0 on.
 HEED_DEVICE void wait_for_signal(Signal* signal, int n) {

@@ -62,7 +62,8 @@ struct BiasShared {
   HEED_DEVICE static unsigned phase(unsigned n) { return n / Shape::slots & 1; }
 
   HEED_DEVICE void init() const {
-    barrier_init(bias_full(), 1), barrier_init(rows_full(), 1), barrier_init(rows_empty(), 128 * Shape::groups);
+    barrier_init(bias_full(), 1), barrier_init(rows_full(), 1),
+        barrier_init(rows_empty(), 128 * Shape::groups);
     for (unsigned n = 0; n < Shape::slots; ++n)
       barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), Shape::groups);
     publish_barriers();

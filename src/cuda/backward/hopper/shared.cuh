@@ -115,7 +115,8 @@ struct BackwardShared {
       barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), readers);
       barrier_init(sums_full(n), 128 * Shape::groups);
     }
-    barrier_init(keys_full(), 1), barrier_init(values_full(), 1), barrier_init(keys_empty(), 128 * Shape::groups);
+    barrier_init(keys_full(), 1), barrier_init(values_full(), 1),
+        barrier_init(keys_empty(), 128 * Shape::groups);
     for (unsigned n = 0; n < Shape::sum_buffers; ++n) barrier_init(sums_empty(n), 1);
     barrier_init(bias_full(), 1), barrier_init(bias_empty(), 128 * Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {
