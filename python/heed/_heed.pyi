@@ -726,7 +726,7 @@ version: str = '0.3.0'
 
 def compiler() -> str:
     """
-    The version of the compiler that made this build, as it gives it itself.
+    The name and version of the compiler that made this build.
 
     >>> import heed._heed
     >>> heed._heed.compiler() == heed.configuration()["compiler"]

@@ -105,7 +105,7 @@ def options_of(said: dict[str, Any]) -> Options:
         if value is None:
             continue
         if name in _ELSEWHERE:
-            raise TypeError(f"{name}: has no gradient, so it is no option here; heed.attention takes it")
+            raise heed.KindError(f"{name}: is no option here, where every result has a gradient; heed.attention takes it")
         _refuse_lost_gradient(name, value)
         if name in ("document", "alibi"):
             value, found[f"{name}_align"] = _anchored(value)

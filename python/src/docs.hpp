@@ -156,7 +156,7 @@ Whatever is no tensor does not count, and compilers are for the caller to ask ab
 constexpr const char* xla_handlers_doc =
     R"(What XLA calls for attention and its gradients: of each platform, names and what jax.ffi.register_ffi_target takes for them.)";
 constexpr const char* compiler_doc =
-    R"(The version of the compiler that made this build, as it gives it itself.
+    R"(The name and version of the compiler that made this build.
 
 >>> import heed._heed
 >>> heed._heed.compiler() == heed.configuration()["compiler"]

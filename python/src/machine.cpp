@@ -27,7 +27,13 @@ nb::list names_of_kernels() {
 }
 
 // No attribute: the stubs would show its value, which is another for every compiler.
-const char* version_of_compiler() { return __VERSION__; }
+const char* version_of_compiler() {
+#ifdef __clang__
+  return __VERSION__;  // "Clang 19.1.7"
+#else
+  return "g++ " __VERSION__;
+#endif
+}
 
 }  // namespace
 

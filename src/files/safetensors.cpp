@@ -248,8 +248,14 @@ std::string read_header(const InputFile& file) {
     throw not_a(wanted, file, std::to_string(file.size()) + " bytes are too few for a safetensors file");
   file.read_at(0, &length, sizeof length);
   const std::int64_t after_length = file.size() - static_cast<std::int64_t>(sizeof length);
+  const bool is_too_long = length > std::uint64_t{longest_safetensors_header};
+  if (is_too_long && after_length > 0) {
+    char first = 0;
+    file.read_at(sizeof length, &first, 1);
+    if (first != '{') throw not_a(wanted, file, "does not begin as a safetensors file does");
+  }
   const std::string header_of = "header of " + std::to_string(length) + " bytes, ";
-  if (length > std::uint64_t{longest_safetensors_header})
+  if (is_too_long)
     throw not_a(wanted, file, header_of + "more than " + std::to_string(longest_safetensors_header));
   if (static_cast<std::int64_t>(length) > after_length)
     throw not_a(wanted, file, header_of + "the file has " + std::to_string(after_length));

@@ -35,7 +35,7 @@ TEST_F(file_kinds, what_is_no_safetensors_file_is_named) {
        "file"},
       {"<!DOCTYPE html><html>", "file: x: is a page of HTML, not a safetensors file"},
       // What nobody knows is described by what is wrong with it.
-      {after_the_magic, "file: x: header of 8680820740569200760 bytes, more than 100000000"},
+      {after_the_magic, "file: x: does not begin as a safetensors file does"},
       {"abc", "file: x: 3 bytes are too few for a safetensors file"},
       {safetensors_bytes("[]"), "file: x: header byte 0: expected '{', found '['"},
   };

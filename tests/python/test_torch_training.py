@@ -237,7 +237,7 @@ def test_gradients_have_the_same_bits_whether_an_operator_is_seen_or_not():
 @pytest.mark.parametrize("name", ["cache", "sequences", "out", "return_weights", "return_scores"])
 def test_what_has_no_gradient_is_refused_in_a_sentence(name):
     x = draw(1, 2, 5, 8)
-    with pytest.raises(TypeError, match=f"^{name}: has no gradient, so it is no option here; heed.attention takes it$"):
+    with pytest.raises(heed.KindError, match=f"^{name}: is no option here, where every result has a gradient; heed.attention takes it$"):
         heed.torch.attention(x, x, x, **{name: True})
 
 
