@@ -265,7 +265,7 @@ SDPA = {
     "a mask of more axes": ({"attn_mask": np.ones((1, 1, 1, 4, 4), bool)}, ValueError, "attn_mask.shape: .* has 5 axes"),
     "a flag of numbers": ({"is_causal": 1}, TypeError, "is_causal: int is not True or False"),
     "dropout of words": ({"dropout_p": "much"}, TypeError, "dropout_p: str is not a number"),
-    "dropout of 2": ({"dropout_p": 2}, ValueError, "dropout: 2 is outside"),
+    "dropout of 2": ({"dropout_p": 2}, ValueError, r"^dropout_p: 2 is outside \[0, 1\)$"),
     "grouped heads": ({"key": X[:, :2], "value": X[:, :2]}, ValueError, "key: extent 2 does not broadcast with 3 of query"),
     "heads that do not divide": (
         {"key": X[:, :2], "value": X[:, :1], "enable_gqa": True},
