@@ -20,6 +20,10 @@ HEED_DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.
 HEED_DEVICE void barrier_arrive(SharedAddress barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// As so many.
+HEED_DEVICE void barrier_arrive(SharedAddress barrier, unsigned count) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
 HEED_DEVICE void barrier_arrive_expecting(SharedAddress barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");

@@ -204,8 +204,12 @@ class BackwardConsumer {
 #pragma unroll
       for (int i = 0; i < dim / 2; ++i) dk[i] = dv[i] = 0;
       if (keys.tile->first <= keys.tile->last) attend();
-      write(dv, {g.v, g.rows.unfinished_v, g.forward.value_dim, lowered<type> * kept()});
-      write(dk, {g.k, g.rows.unfinished_k, g.forward.dim, g.scale * lowered<type>});
+      const GradientTarget of_values{g.v, g.rows.unfinished_v, g.forward.value_dim, lowered<type> * kept()},
+          of_keys{g.k, g.rows.unfinished_k, g.forward.dim, g.scale * lowered<type>};
+      if (Shape::copies && keys.tile->is_copied)
+        give_sums(of_values, of_keys);
+      else
+        write(dv, of_values), write(dk, of_keys);
       keys.release_own(shared.slot_empty(n));
     }
     if (stores_bias()) wait_for_stores();
@@ -231,6 +235,8 @@ class BackwardConsumer {
     barrier_wait(shared.gradients_full(steps), shared.phase(steps));
     products.multiply_gradients(dp, steps);
     weigh(step);
+    if constexpr (Shape::copies)
+      barrier_wait(shared.copy_empty(), copies & 1 ^ 1);  // give_sums() puts dK where dS will be
 #pragma unroll 1
     for (;;) {
       const unsigned n = steps++;
@@ -245,11 +251,13 @@ class BackwardConsumer {
         step.advance(group);
         wait_for_products<1>();
         pin(dv), pin(query_sums());
+        if (Shape::copies && step.is_over()) keys.release_own(shared.keys_empty());
         give(n);
         wait_for_products<0>();
         pin(dk);
-        keys.release_own(shared.stage_empty(n));
+        if constexpr (!Shape::copies) keys.release_own(shared.stage_empty(n));
         if (step.is_over()) break;
+        if constexpr (Shape::copies) keys.release_own(shared.stage_empty(n));
         barrier_wait(shared.queries_full(steps), shared.phase(steps));
         clear_queries(step.tile);
         products.multiply_queries(s, steps);
@@ -275,9 +283,12 @@ class BackwardConsumer {
       products.multiply_gradients(dp, steps);
       weigh(step);
     }
-    // Both warpgroups are past their last dQ: the next keys may come.
+    // Both warpgroups are past their last products, whose operands may be written over.
     keys.sync_both();
-    keys.release_own(shared.keys_empty());
+    if constexpr (!Shape::copies)
+      keys.release_own(shared.keys_empty());
+    else if (!keys.tile->is_copied)
+      keys.release_own(shared.stage_empty(steps - 1));
     ++key_tiles;
   }
 
@@ -391,18 +402,66 @@ class BackwardConsumer {
     keys.release_own(shared.sums_full(n));
   }
 
-  HEED_DEVICE void write(const float (&sums)[dim / 2], const GradientTarget& to) const {
-    if (!to.tensor.data) return;
-    const KeyTile& tile = *keys.tile;
+  // dV and dK of the tile, for the copy engine.
+  HEED_DEVICE void give_sums(const GradientTarget& of_values, const GradientTarget& of_keys) {
+    put_sums(dv, shared.copied_values(keys.group, steps - 1), of_values);
+    put_sums(dk, shared.copied_keys(keys.group), of_keys);
+    fence_async_proxy();
+    keys.release_own(shared.copy_full());
+    ++copies;
+  }
+  // As write() does it, in the swizzle of operands. What is no number is marked, too; that it is written
+  // harms nobody.
+  HEED_DEVICE void put_sums(const float (&sums)[dim / 2], const RowsAt& rows_at,
+                            const GradientTarget& to) const {
+    const int row = thread_index() % 128 / 32 * 16 + keys.lane % 16;
+    float poison[2] = {0, 0};
+#pragma unroll
+    for (int piece = 0; piece < Shape::pieces; ++piece)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        std::uint32_t two[4];
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          const int at = 32 * piece + 8 * k + 2 * n;
+          const float x = fmaf(sums[at], to.factor, 0.0f), y = fmaf(sums[at + 1], to.factor, 0.0f);
+          poison[0] = fmaf(x, 0.0f, poison[0]), poison[1] = fmaf(y, 0.0f, poison[1]);
+          two[n] = pack2<type>(x, y);
+        }
+        store_matrices(
+            rows_at.at + piece * rows_at.piece_bytes + row * 128 + ((2 * k + keys.lane / 16) ^ row % 8) * 16,
+            two[0], two[1], two[2], two[3]);
+      }
+    if (warp_any(poison[0] + poison[1] != 0)) mark(sums, to);
+  }
+  HEED_DEVICE void mark(const float (&sums)[dim / 2], const GradientTarget& to) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const std::int64_t row = tile.first_key_row + keys.key(r);
-      const TargetRow target{row_of(to.tensor, tile.b, tile.kv_head, row), g.key(tile.b, tile.kv_head, row),
-                             keys.key(r) < tile.keys};
+      const TargetRow target = row_of_target(to, r);
+#pragma unroll
+      for (int slab = 0; slab < Shape::pieces; ++slab)
+        if (!all_finite(reinterpret_cast<const SlabSums&>(sums[32 * slab]), r, to.factor))
+          mark_slab(g, to, target, slab);
+    }
+  }
+
+  HEED_DEVICE void write(const float (&sums)[dim / 2], const GradientTarget& to) const {
+    if (!to.tensor.data) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const TargetRow target = row_of_target(to, r);
 #pragma unroll
       for (int slab = 0; slab < Shape::pieces; ++slab)
         write_slab(g, to, target, slab, reinterpret_cast<const SlabSums&>(sums[32 * slab]), r);
     }
+  }
+
+  // Of the thread's key r.
+  HEED_DEVICE TargetRow row_of_target(const GradientTarget& to, int r) const {
+    const KeyTile& tile = *keys.tile;
+    const std::int64_t row = tile.first_key_row + keys.key(r);
+    return {row_of(to.tensor, tile.b, tile.kv_head, row), g.key(tile.b, tile.kv_head, row),
+            keys.key(r) < tile.keys};
   }
 
   HEED_DEVICE BackwardScores<Shape> scores() const { return {g.forward, keys}; }
@@ -419,7 +478,7 @@ class BackwardConsumer {
   const BackwardShared<Shape> shared;
   BackwardKeys keys{};
   const Products products;
-  unsigned steps = 0, key_tiles = 0;  // so far; key_tiles: those that have steps
+  unsigned steps = 0, key_tiles = 0, copies = 0;  // so far; key_tiles: those that have steps
   float dk[dim / 2], dv[dim / 2], s[rows / 2], dp[rows / 2];
   BackwardWeights p[halves], ds[halves];
   std::uint32_t remain = 0;  // after dropout, a bit for each score

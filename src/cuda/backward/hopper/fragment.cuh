@@ -86,6 +86,12 @@ HEED_DEVICE void take_eight(float (&eight)[8], const SlabSums& x, int r, int fir
   }
 }
 
+// Leaves columns [64 slab, + 64) of a row to Completion.
+HEED_DEVICE void mark_slab(const GradientCall& g, const GradientTarget& to, const TargetRow& of, int slab) {
+  if (of.is_real && slab * 64 < to.dim && thread_index() % 4 == 0)
+    leave_unfinished(g, to.marks, of.number * g.slabs(to.dim) + slab);
+}
+
 // Columns [64 slab, + 64) of a row, by all lanes of a warp at once. What is no number is marked, not written
 // (S13).
 HEED_DEVICE void write_slab(const GradientCall& g, const GradientTarget& to, const TargetRow& of, int slab,
@@ -98,8 +104,7 @@ HEED_DEVICE void write_slab(const GradientCall& g, const GradientTarget& to, con
     const int d = slab * 64 + (first + thread_index() % 4) * 8;
     if (of.is_real && is_finite && d < to.dim) write_eight(of.row, d, eight, g.accumulates);
   }
-  if (of.is_real && !is_finite && slab * 64 < to.dim && thread_index() % 4 == 0)
-    leave_unfinished(g, to.marks, of.number * g.slabs(to.dim) + slab);
+  if (!is_finite) mark_slab(g, to, of, slab);
 }
 
 }  // namespace heed::cuda

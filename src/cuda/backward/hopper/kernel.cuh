@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     if (warp == 0 && elect_one())
       BackwardLoader<Shape>(g, plan, shared).run();
     else if ((warp == 1 || warp == 2) && elect_one())
-      BackwardAdder<Shape>(plan, shared, static_cast<unsigned>(warp - 1)).run();
+      BackwardAdder<Shape>(g, plan, shared, static_cast<unsigned>(warp - 1)).run();
     else if (Shape::biased && warp == 3)
       BackwardZeros<Shape>(g, plan, shared).run();
   } else {
@@ -60,6 +60,11 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
   if (Shape::biased) plan.bias = tensor_map(c.bias, {c.keys, g.query_rows, c.heads, c.batch}, Shape::rows);
   if (plan.bias_gradient == BiasGradient::of_products)
     plan.to_bias = tensor_map(g.bias.tensor, {c.keys, c.queries, c.heads, c.batch}, Shape::rows);
+  plan.copies_gradients = Shape::copies && are_copied(g);
+  if (plan.copies_gradients) {
+    plan.to_k = tensor_map(g.k, {c.dim, g.key_rows, c.kv_heads, c.batch}, 64);
+    plan.to_v = tensor_map(g.v, {c.value_dim, g.key_rows, c.kv_heads, c.batch}, 64);
+  }
   launch_backward_rows<Shape>(g, plan, stream);
   const auto kernel = backward_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
@@ -74,7 +79,15 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
 
 template <int dim, Type type, BackwardKind kind>
 void launch_backward_kind(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
-  launch_backward_shape<BackwardShape<dim, type, kind>>(g, plan, stream);
+  // A kernel more where both are worth their size.
+  if constexpr (dim == 128 && kind == BackwardKind::plain) {
+    if (plan.tiles_are_short)
+      launch_backward_shape<BackwardShape<dim, type, kind, true>>(g, plan, stream);
+    else
+      launch_backward_shape<BackwardShape<dim, type, kind, false>>(g, plan, stream);
+  } else {
+    launch_backward_shape<BackwardShape<dim, type, kind>>(g, plan, stream);
+  }
   if constexpr (kind == BackwardKind::biased)
     if (plan.bias_gradient == BiasGradient::of_tiles) launch_bias_gradient<dim, type>(g, plan, stream);
 }

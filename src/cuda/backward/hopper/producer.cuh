@@ -58,6 +58,12 @@ class BackwardLoader {
     tile.head_step = c.tiled_heads ? kv_heads : 1;
     const QueryTiles seen = query_tiles_of(s, n, Shape::rows);
     tile.first = seen.first, tile.last = seen.last;
+    if constexpr (Shape::copies) {
+      // The copy engine writes 128 rows, or as many as the tensor has: they are to be the sequence's own.
+      const bool is_whole =
+          tile.keys >= backward_keys || tile.first_key_row + tile.keys >= static_cast<int>(g.key_rows);
+      tile.is_copied = plan.copies_gradients && is_whole && seen.first <= seen.last;
+    }
     return true;
   }
 
@@ -134,20 +140,26 @@ class BackwardLoader {
 template <class Shape>
 class BackwardAdder {
  public:
-  HEED_DEVICE BackwardAdder(const BackwardPlan& launch, BackwardShared<Shape> memory, unsigned which)
-      : plan(launch), shared(memory), parity(which) {}
+  HEED_DEVICE BackwardAdder(const GradientCall& call, const BackwardPlan& launch,
+                            BackwardShared<Shape> memory, unsigned which)
+      : g(call), plan(launch), shared(memory), parity(which) {}
 
   HEED_DEVICE void run() {
     const int group = plan.group;
-    unsigned steps = 0;
+    unsigned steps = 0, copies = 0;
     for (unsigned n = 0;; ++n) {
       barrier_wait(shared.slot_full(n), shared.phase_of_two(n));
       const KeyTile& tile = *shared.slot(n);
       if (tile.b < 0) break;
       for (BackwardStep step(tile, group); !step.is_over(); step.advance(group), ++steps)
         if (steps % 2 == parity) add(tile, step, steps);
+      if (Shape::copies && tile.is_copied) {
+        if (steps % 2 == parity) copy(tile, steps - 1, copies & 1);  // while the other still adds
+        ++copies;
+      }
       barrier_arrive(shared.slot_empty(n));
     }
+    if constexpr (Shape::copies) wait_for_stores();  // of dV and dK
   }
 
  private:
@@ -173,6 +185,30 @@ class BackwardAdder {
     store_release(plan.adds + at, before + 1);
   }
 
+  // dV and dK of a tile, of which this is the last step.
+  HEED_DEVICE void copy(const KeyTile& tile, unsigned last, unsigned phase) const {
+    barrier_wait(shared.copy_full(), phase);
+#pragma unroll 1
+    for (int group = 0; group < Shape::groups; ++group) {
+      const int row = tile.first_key_row + group * 64;
+      store(&plan.to_v, g.v, tile, row, shared.copied_values(group, last));
+      store(&plan.to_k, g.k, tile, row, shared.copied_keys(group));
+    }
+    commit_stores();
+    wait_for_stores_to_read();
+    barrier_arrive(shared.copy_empty());
+    barrier_arrive(shared.stage_empty(last), 128 * Shape::groups);  // for consumers, who leave it to the copy
+  }
+  HEED_DEVICE void store(const CUtensorMap* map, const Tensor& to, const KeyTile& tile, int row,
+                         const RowsAt& from) const {
+#pragma unroll
+    for (int piece = 0; piece < Shape::pieces; ++piece)
+      store_box(map,
+                {piece * 64, row, to.stride.heads == 0 ? 0 : tile.kv_head, to.stride.batch == 0 ? 0 : tile.b},
+                from.at + piece * from.piece_bytes);
+  }
+
+  const GradientCall& g;
   const BackwardPlan& plan;
   const BackwardShared<Shape> shared;
   const unsigned parity;

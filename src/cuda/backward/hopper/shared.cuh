@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/backward/hopper/plan.hpp"
+#include "cuda/backward/hopper/products.cuh"
 #include "cuda/tile/hopper.cuh"
 #include "cuda/tile/row.cuh"
 
@@ -20,6 +21,7 @@ struct KeyTile {
   int first_query_row, first_key_row;       // of q, and of k for this tile
   int line;                                 // the sequence's first tile of queries
   int first_head, head_step;                // query heads that read the KV head
+  bool is_copied;                           // the copy engine writes dK and dV
 
   HEED_DEVICE int head(int member) const { return first_head + member * head_step; }
 
@@ -105,6 +107,17 @@ struct BackwardShared {
   HEED_DEVICE SharedAddress stage_empty(unsigned n) const { return at + 144 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress bias_full() const { return at + 176; }
   HEED_DEVICE SharedAddress bias_empty() const { return at + 184; }
+  // dV and dK of a tile, for the copy engine.
+  HEED_DEVICE SharedAddress copy_full() const { return at + 208; }
+  HEED_DEVICE SharedAddress copy_empty() const { return at + 216; }
+  // Where they lie, of a warpgroup: dV in the operands of the last step, queries for one of them and
+  // gradients for the other; dK in the rows of dS that no other warpgroup writes.
+  HEED_DEVICE RowsAt copied_values(int group, unsigned last) const {
+    return {group == 0 ? queries(last) : gradients(last), Shape::rows * 128};
+  }
+  HEED_DEVICE RowsAt copied_keys(int group) const {
+    return {scores(0) + group * 64 * 128, Shape::keys * 128};
+  }
   // Of the n-th use of a stage, or of one of two.
   HEED_DEVICE static unsigned phase(unsigned n) { return n / Shape::stages & 1; }
   HEED_DEVICE static unsigned phase_of_two(unsigned n) { return n / 2 & 1; }
@@ -115,8 +128,10 @@ struct BackwardShared {
       barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), readers);
       barrier_init(sums_full(n), 128 * Shape::groups);
     }
-    barrier_init(keys_full(), 1), barrier_init(values_full(), 1),
-        barrier_init(keys_empty(), 128 * Shape::groups);
+    if constexpr (Shape::copies)
+      barrier_init(copy_full(), 128 * Shape::groups), barrier_init(copy_empty(), 1);
+    barrier_init(keys_full(), 1), barrier_init(values_full(), 1);
+    barrier_init(keys_empty(), 128 * Shape::groups);
     for (unsigned n = 0; n < Shape::sum_buffers; ++n) barrier_init(sums_empty(n), 1);
     barrier_init(bias_full(), 1), barrier_init(bias_empty(), 128 * Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {
