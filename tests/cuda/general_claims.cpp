@@ -131,6 +131,7 @@ CLAIM(general_keeps_bits_under_a_mask_that_hides_nothing) {
 CLAIM(general_keeps_bits_beside_values_that_a_row_does_not_see) {
   for (const std::int64_t queries : {6, 40, 120, 400})
     for (const std::int64_t keys : {400, 2500}) {
+      if (cases::small_selection() && (queries > 6 && queries < 400)) continue;
       Call call{.q = Tensor::random({1, 2, queries, 128}, 81, 4, DType::bf16),
                 .k = Tensor::random({1, 1, keys, 128}, 82, 2, DType::bf16),
                 .v = Tensor::random({1, 1, keys, 128}, 83, 2, DType::bf16)};
