@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
 #include <string_view>
 
 #include "arguments.hpp"
@@ -39,6 +40,13 @@ struct Command {
   CLI::App* app;
   Action action;
 };
+
+// An option of the library's as the tool spells it.
+std::string in_words_of_the_tool(std::string problem) {
+  constexpr std::string_view of_library = "options.kernel:";
+  if (problem.starts_with(of_library)) problem.replace(0, of_library.size(), "--kernel:");
+  return problem;
+}
 
 int run_tool(int argc, char** argv, Console& console) {
   CLI::App app("heed: attention, exact and fast", "heed");
@@ -89,7 +97,7 @@ int guarded_main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     console.refuse("there is not enough memory");
   } catch (const std::exception& problem) {
-    console.refuse(problem.what());
+    console.refuse(in_words_of_the_tool(problem.what()));
   }
   return bad_input;
 }
