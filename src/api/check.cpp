@@ -319,15 +319,14 @@ struct Computed {
 void compare(const Computed& c, Check& check) {
   if (!c.view) return;
   const Shape& s = c.view->shape;
+  const reference::SumBound bound(c.unit, c.roundings, c.factor, c.view->dtype);
   for (std::int64_t b = 0; b < s.batch; ++b)
     for (std::int64_t h = 0; h < s.heads; ++h)
       for (std::int64_t i = 0; i < s.length; ++i)
         for (std::int64_t d = 0; d < s.dim; ++d) {
           const reference::Sum& sum = c.expected->at(b, h, i, d);
-          api::compare(
-              {c.name, {b, h, i, d}, c.view->dtype}, reference::read(*c.view, b, h, i, d),
-              {c.factor * sum.value, reference::bound_of(sum, c.unit, c.roundings, c.factor, c.view->dtype)},
-              check);
+          api::compare({c.name, {b, h, i, d}, c.view->dtype}, reference::read(*c.view, b, h, i, d),
+                       {c.factor * sum.value, bound.of(sum)}, check);
         }
 }
 

@@ -68,7 +68,7 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
   const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
   const double scale = std::abs(p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim))));
   const bool is_bf16 = p.inputs.q.dtype == DType::bf16;
-  double largest_dot = 0, largest_flushed = 0, largest_lost = 0, largest_bias = 0;
+  double largest_dot = 0, largest_flushed = 0, largest_sum = 0, largest_bias = 0;
   const std::int64_t query = s.first_query + i;
   const double* q_row = numbers.q(b, h, query);
   for (std::int64_t j = 0; j < s.keys; ++j) {
@@ -84,8 +84,7 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
     }
     largest_dot = std::max(largest_dot, scale * dot);
     largest_flushed = std::max(largest_flushed, scale * flushed);
-    largest_lost =
-        std::max(largest_lost, unit_.half_spacing * (dot + keys + (1 + scale) * static_cast<double>(p.dim)));
+    largest_sum = std::max(largest_sum, dot + keys + (1 + scale) * static_cast<double>(p.dim));
     const double bias = p.bias ? std::abs(read(*p.bias, b, h, query, j)) : 0;
     largest_bias = std::max(largest_bias, bias + std::abs(alibi(p, b, h, i, j)));
     for (std::size_t d = 0; d < magnitude_.size(); ++d) {
@@ -101,7 +100,7 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
   // chain. Matrix instructions for 16-bit types have one chain.
   const bool is_chained = p.inputs.q.dtype == DType::f32;
   score_error_ = unit_.gamma(roundings_of_dims(p, p.dim) + 4 + int8_roundings(p)) * largest_dot +
-                 unit_.gamma(8) * largest_score_ + largest_flushed + largest_lost;
+                 unit_.gamma(8) * largest_score_ + largest_flushed + unit_.half_spacing * largest_sum;
   if (p.options.softcap) score_error_ += unit_.tanh_error * std::min(*p.options.softcap, largest_dot);
   const auto rescales =
       static_cast<double>(p.keys / (is_f64(p) ? keys_per_rescale_in_f64 : keys_per_rescale) + 4);
@@ -224,6 +223,7 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
   const double delta = sum_of_magnitudes(from_out, numbers.out(b, h, query), p.value_dim) + of_lse;
   const double keep =
       p.options.dropout ? 1 / (1.0 - static_cast<double>(p.options.dropout->drop_probability)) : 1;
+  const double lost = (width + 4) * keep * min_spacing;
   for (std::int64_t j = 0; j < s.keys; ++j) {
     const auto n = static_cast<std::size_t>(j);
     if (r.scores.biased[n] == -INFINITY) continue;
@@ -231,8 +231,7 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
     const double from_value = keep * sum_of_magnitudes(from_out, value, p.value_dim),
                  flushed = has_matrices ? keep * flushed_of(from_out, value, p.value_dim) : 0;
     const Term weight{r.weight[n], weight_error(unit, r.scores.biased[n] - r.log_sum_exp, exponent_error)};
-    const Term gradient{r.weight_gradient[n], unit.gamma(width + 4) * (from_value + delta) + flushed +
-                                                  (width + 4) * keep * min_spacing};
+    const Term gradient{r.weight_gradient[n], unit.gamma(width + 4) * (from_value + delta) + flushed + lost};
     r.applied[n].error = product(unit, weight, {keep, unit.gamma(1) * keep}).error;
     r.score[n].error = product(unit, weight, gradient).error;
     r.raw[n].error = r.score[n].error;
@@ -261,12 +260,24 @@ double roundings_of(const GradientProblem& g, std::int64_t terms) {
   return static_cast<double>(std::min(terms, longest_chain) + terms / shortest_block);
 }
 
-double bound_of(const Sum& sum, const Unit& unit, double roundings, double factor, DType dtype) {
-  // Three more are the default scale, the product with it, and the addition of +0 or of what was there.
+// Three more are the default scale, the product with it, and the addition of +0 or of what was there.
+SumBound::SumBound(const Unit& unit, double roundings, double factor, DType dtype)
+    : factor_(factor),
+      gamma_(unit.gamma(roundings + 4)),
+      spacing_((roundings + 4) * 2 * unit.half_spacing),
+      roundoff_(roundoff(dtype)),
+      smallest_(smallest(dtype)),
+      of_nothing_(of_terms({})) {}
+
+double SumBound::of(const Sum& sum) const {
+  const bool is_nothing = sum.value == 0 && sum.error == 0 && sum.magnitude == 0;
+  return is_nothing ? of_nothing_ : of_terms(sum);
+}
+
+double SumBound::of_terms(const Sum& sum) const {
   if (std::isinf(sum.error)) return sum.error;
-  const double most = std::abs(factor) * (sum.error + unit.gamma(roundings + 4) * sum.magnitude +
-                                          (roundings + 4) * 2 * unit.half_spacing);
-  return most + roundoff(dtype) * (std::abs(factor * sum.value) + most) + smallest(dtype);
+  const double most = std::abs(factor_) * (sum.error + gamma_ * sum.magnitude + spacing_);
+  return most + roundoff_ * (std::abs(factor_ * sum.value) + most) + smallest_;
 }
 
 }  // namespace heed::reference

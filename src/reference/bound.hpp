@@ -62,7 +62,19 @@ void add_errors(const GradientProblem&, const GradientNumbers&, std::int64_t b, 
 // That a term of a sum over so many keys or rows passes through.
 double roundings_of(const GradientProblem&, std::int64_t terms);
 
-// Of an element: a sum whose terms are rounded so often, times `factor`, rounded to `dtype`.
-double bound_of(const Sum&, const Unit&, double roundings, double factor, DType dtype);
+// Of the elements of one gradient: sums whose terms are rounded so often, times `factor`, rounded to `dtype`.
+// What they have in common is computed once, and so is the bound of a sum without terms: products with f64's
+// smallest number were a third of the time of a check of random problems.
+class SumBound {
+ public:
+  SumBound(const Unit&, double roundings, double factor, DType dtype);
+
+  double of(const Sum&) const;
+
+ private:
+  double of_terms(const Sum&) const;
+
+  double factor_, gamma_, spacing_, roundoff_, smallest_, of_nothing_;
+};
 
 }  // namespace heed::reference

@@ -40,6 +40,10 @@ testing::AssertionResult same_bits_where(const Tensor& a, const Tensor& b, Where
 }
 
 inline testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
+  // The same bytes in the same places need no look at each element.
+  if (a.shape() == b.shape() && a.dtype() == b.dtype() && a.stride() == b.stride() &&
+      a.memory() == b.memory())
+    return testing::AssertionSuccess();
   return same_bits_where(a, b, [](auto...) { return true; });
 }
 

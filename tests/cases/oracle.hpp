@@ -33,11 +33,14 @@ inline void oracle_scores(const Call& call, std::int64_t b, std::int64_t h, std:
   const double scale = call.scale ? *call.scale
                        : dim == 0 ? 1
                                   : 1 / std::sqrt(static_cast<double>(dim));  // S1
+  std::vector<double> query;
+  for (std::int64_t d = 0; d < dim; ++d) query.push_back(call.q.at(b, h, i, d));
+  const std::int64_t kv_head = call.kv_head(h);
   for (std::int64_t j = 0; j < call.keys(); ++j) {
     double dot = 0, magnitude = 0;
     for (std::int64_t d = 0; d < dim; ++d) {
-      const double product = static_cast<double>(call.q.at(b, h, i, d)) *
-                             static_cast<double>(call.k.at(b, call.kv_head(h), j, d));
+      const double product =
+          query[static_cast<std::size_t>(d)] * static_cast<double>(call.k.at(b, kv_head, j, d));
       dot += product;
       magnitude += std::abs(product);
     }

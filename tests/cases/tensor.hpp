@@ -39,37 +39,35 @@ class Tensor {
   }
 
   static Tensor random(Shape shape, std::uint64_t stream, float magnitude = 1, DType dtype = DType::f32) {
-    Tensor made(shape, dtype);
-    std::uint64_t n = 0;
-    for_each(shape,
-             [&](auto b, auto h, auto i, auto d) { made.set(b, h, i, d, uniform(stream, n++) * magnitude); });
+    Tensor made(shape, dtype);  // its elements lie in the order of their indices
+    const auto elements = static_cast<std::uint64_t>(shape.elements());
+    std::byte* to = made.bytes_.data();
+    for (std::uint64_t n = 0; n < elements; ++n, to += bytes_of(dtype))
+      made.write(to, uniform(stream, n) * magnitude);
     return made;
   }
 
   const Shape& shape() const { return shape_; }
+  const Strides& stride() const { return stride_; }
   DType dtype() const { return dtype_; }
   View view() const { return {bytes_.data() + lead_, shape_, stride_, dtype_}; }
   MutableView mutable_view() { return {bytes_.data() + lead_, shape_, stride_, dtype_}; }
 
   // The element as it lies in memory.
   std::uint64_t bits(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) const {
-    std::uint64_t found = 0;
-    std::memcpy(&found, address(b, h, i, d), bytes_of(dtype_));
-    return found;
+    const std::byte* from = address(b, h, i, d);
+    if (dtype_ == DType::f64) return load<std::uint64_t>(from);
+    return dtype_ == DType::f32 ? load<std::uint32_t>(from) : load<std::uint16_t>(from);
   }
   float at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) const {
-    const std::uint64_t found = bits(b, h, i, d);
-    if (dtype_ == DType::f64) return static_cast<float>(std::bit_cast<double>(found));
-    if (dtype_ == DType::f32) return std::bit_cast<float>(static_cast<std::uint32_t>(found));
-    const auto half = static_cast<std::uint16_t>(found);
+    const std::byte* from = address(b, h, i, d);
+    if (dtype_ == DType::f32) return load<float>(from);
+    if (dtype_ == DType::f64) return static_cast<float>(load<double>(from));
+    const auto half = load<std::uint16_t>(from);
     return dtype_ == DType::f16 ? to_float(f16{half}) : to_float(bf16{half});
   }
   void set(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d, float x) {
-    std::uint64_t u = std::bit_cast<std::uint32_t>(x);
-    if (dtype_ == DType::f64) u = std::bit_cast<std::uint64_t>(static_cast<double>(x));
-    if (dtype_ == DType::f16) u = from_float<f16>(x).bits;
-    if (dtype_ == DType::bf16) u = from_float<bf16>(x).bits;
-    std::memcpy(bytes_.data() + offset(b, h, i, d), &u, bytes_of(dtype_));
+    write(bytes_.data() + offset(b, h, i, d), x);
   }
   void fill(float x) {
     for_each(shape_, [&](auto b, auto h, auto i, auto d) { set(b, h, i, d, x); });
@@ -82,9 +80,7 @@ class Tensor {
   Tensor laid_out(Strides stride, std::size_t lead = 0) const {
     Tensor made(shape_, stride, dtype_, lead);
     made.fill_bytes(0xff);  // a NaN in every dtype: what lies between the elements must not be read
-    for_each(shape_, [&](auto b, auto h, auto i, auto d) {
-      std::memcpy(made.bytes_.data() + made.offset(b, h, i, d), address(b, h, i, d), bytes_of(dtype_));
-    });
+    made.copy_rows(*this, 0);
     return made;
   }
   // The same elements in another dtype.
@@ -96,12 +92,42 @@ class Tensor {
   // Rows [first, first + count) of the length axis, copied out.
   Tensor rows(std::int64_t first, std::int64_t count) const {
     Tensor made({shape_.batch, shape_.heads, count, shape_.dim}, dtype_);
-    for_each(made.shape_,
-             [&](auto b, auto h, auto i, auto d) { made.set(b, h, i, d, at(b, h, first + i, d)); });
+    made.copy_rows(*this, first);
     return made;
   }
 
  private:
+  // Of lengths that the compiler knows: one of bytes_of(dtype_) would be a call, which was most of what some
+  // claims did.
+  template <class T>
+  static T load(const std::byte* from) {
+    T found;
+    std::memcpy(&found, from, sizeof found);
+    return found;
+  }
+  template <class T>
+  static void store(std::byte* to, T x) {
+    std::memcpy(to, &x, sizeof x);
+  }
+
+  void write(std::byte* to, float x) {
+    if (dtype_ == DType::f32) store(to, x);
+    if (dtype_ == DType::f64) store(to, static_cast<double>(x));
+    if (dtype_ == DType::f16) store(to, from_float<f16>(x).bits);
+    if (dtype_ == DType::bf16) store(to, from_float<bf16>(x).bits);
+  }
+
+  // Every row, from the other's rows from `first` on: whole, where its elements lie side by side in both.
+  void copy_rows(const Tensor& from, std::int64_t first) {
+    if (shape_.elements() == 0) return;
+    const bool is_whole = stride_.dim == 1 && from.stride_.dim == 1;
+    const std::int64_t pieces = is_whole ? 1 : shape_.dim;
+    const std::size_t bytes = bytes_of(dtype_) * static_cast<std::size_t>(is_whole ? shape_.dim : 1);
+    for_each({shape_.batch, shape_.heads, shape_.length, pieces}, [&](auto b, auto h, auto i, auto d) {
+      std::memcpy(bytes_.data() + offset(b, h, i, d), from.address(b, h, first + i, d), bytes);
+    });
+  }
+
   std::size_t offset(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) const {
     const std::int64_t e = b * stride_.batch + h * stride_.heads + i * stride_.length + d * stride_.dim;
     return lead_ + static_cast<std::size_t>(e) * bytes_of(dtype_);

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "call/make_problem.hpp"
+#include "cases/selection.hpp"
 #include "heed/cache.hpp"
 #include "heed/gradient.hpp"
 #include "heed/stream.hpp"
@@ -22,7 +23,7 @@ void expect_accepted(const Call& call) {
 // Views of random layouts that never overlap, over addresses that nobody reads.
 class RandomGoodCall {
  public:
-  explicit RandomGoodCall(std::uint32_t seed) : random_(seed) {
+  explicit RandomGoodCall(std::uint64_t seed) : random_(static_cast<std::uint32_t>(seed)) {
     const std::int64_t kv_heads = pick(1, 3), heads = kv_heads * pick(0, 4), batch = pick(0, 3),
                        dim = pick(1, 80);
     const std::int64_t queries = pick(0, 9), keys = pick(0, 1) == 1 ? queries : pick(0, 20),
@@ -118,7 +119,7 @@ class RandomGoodCall {
 
 TEST(GoodCalls, a_random_good_call_is_never_refused) {
   std::int64_t refused = 0;
-  for (std::uint32_t seed = 0; seed < 20000; ++seed) {
+  for (const std::uint64_t seed : cases::seeds(0, 20000)) {
     const RandomGoodCall call(seed);
     try {
       make_problem(call.inputs, call.outputs, call.options);

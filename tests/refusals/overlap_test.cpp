@@ -6,10 +6,13 @@
 #include <random>
 
 #include "call/make_problem.hpp"
+#include "cases/selection.hpp"
 #include "refusals/call.hpp"
 
 namespace heed {
 namespace {
+
+const std::int64_t enough_views = cases::small_selection() ? 200 : 1000;  // of 10000 seeds
 
 alignas(64) std::array<std::byte, 1 << 16> block{};
 
@@ -52,7 +55,7 @@ std::string refusal_by(const Check& check) {
 
 class RandomViews {
  public:
-  explicit RandomViews(std::uint32_t seed) : random_(seed) {}
+  explicit RandomViews(std::uint64_t seed) : random_(static_cast<std::uint32_t>(seed)) {}
 
   std::int64_t pick(std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(random_);
@@ -74,7 +77,7 @@ class RandomViews {
 
 TEST(Overlap, two_arrays_are_refused_when_they_share_a_byte_and_only_then) {
   std::int64_t wrong = 0, apart_but_interleaved = 0, shared = 0;
-  for (std::uint32_t seed = 0; seed < 10000; ++seed) {
+  for (const std::uint64_t seed : cases::seeds(0, 10000)) {
     RandomViews views(seed);
     const View first = views.next();
     View second = views.next();
@@ -91,29 +94,29 @@ TEST(Overlap, two_arrays_are_refused_when_they_share_a_byte_and_only_then) {
     apart_but_interleaved += x < y + reach_bytes(b) && y < x + reach_bytes(a);
   }
   EXPECT_EQ(wrong, 0);
-  EXPECT_GT(shared, 1000);
-  EXPECT_GT(apart_but_interleaved, 1000);
+  EXPECT_GT(shared, enough_views);
+  EXPECT_GT(apart_but_interleaved, enough_views);
 }
 
 TEST(Overlap, an_output_is_accepted_only_if_each_element_has_its_own_place) {
   std::int64_t wrong = 0, accepted = 0, refused = 0;
-  for (std::uint32_t seed = 0; seed < 10000; ++seed) {
+  for (const std::uint64_t seed : cases::seeds(0, 10000)) {
     const Argument a("a", RandomViews(seed).next());
     const bool accepts = refusal_by([&] { check_own_places(a); }).empty();
     ++(accepts ? accepted : refused);
     if (accepts && !has_own_places(a) && wrong++ == 0) ADD_FAILURE() << "seed " << seed;
   }
   EXPECT_EQ(wrong, 0);
-  EXPECT_GT(accepted, 1000);
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(accepted, enough_views);
+  EXPECT_GT(refused, enough_views);
 }
 
 TEST(Overlap, axes_that_nest_in_any_order_give_each_element_its_own_place) {
   std::int64_t wrong = 0;
-  for (std::uint32_t seed = 0; seed < 10000; ++seed) {
+  for (const std::uint64_t seed : cases::seeds(0, 10000)) {
     RandomViews random(seed);
     std::array<std::size_t, 4> order{0, 1, 2, 3};
-    std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+    std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<std::uint32_t>(seed)));
     Axes extent{}, stride{};
     std::int64_t span = 1;
     for (const std::size_t axis : order) {

@@ -140,41 +140,44 @@ inline void load_matrices_transposed(std::uint32_t (&to)[4], SharedAddress row) 
   for (int n = 0; n < 4; ++n) to[n] = number_of(rows, n, r, c) | number_of(rows, n, r + 1, c) << 16;
 }
 
-// A lane's operands, widened once for all lanes that read them.
+// A lane's operands, widened once for all lanes that read them: a product of 16 rows times 8 columns, 16
+// deep, in parts that are 4 deep. An instruction multiplies such a part.
+using FourDeep = double __attribute__((vector_size(32)));
+
 template <Type type>
 struct ProductOperands {
-  double a[4][2], b[2][2];
+  FourDeep a[2], b;  // of two rows, and of a column
 
   ProductOperands(const std::uint32_t (&of_rows)[4], std::uint32_t b0, std::uint32_t b1) {
-    for (int n = 0; n < 4; ++n) widen(a[n], of_rows[n]);
-    widen(b[0], b0), widen(b[1], b1);
+    for (int half = 0; half < 2; ++half) a[half] = widened(of_rows[half], of_rows[half + 2]);
+    b = widened(b0, b1);
   }
 
  private:
-  static void widen(double (&to)[2], std::uint32_t both) {
-    for (int n = 0; n < 2; ++n) {
-      const auto bits = static_cast<std::uint16_t>(both >> 16 * n);
-      to[n] = static_cast<double>(type == Type::bf16 ? from_bf16(bits) : from_f16(bits));
-    }
+  static double one(std::uint32_t bits) {
+    const auto x = static_cast<std::uint16_t>(bits);
+    return static_cast<double>(type == Type::bf16 ? from_bf16(x) : from_f16(x));
+  }
+  static FourDeep widened(std::uint32_t x, std::uint32_t y) {
+    return FourDeep{one(x), one(x >> 16), one(y), one(y >> 16)};
   }
 };
 template <Type type>
 void add_product(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  const ProductOperands<type> mine(a, b0, b1);
-  const emulated::Shown operands(&mine);
-  const auto of = [&](int lane) { return static_cast<const ProductOperands<type>*>(operands.of(lane)); };
-  double products[4] = {};
+  const emulated::FromWarp<ProductOperands<type>> operands({a, b0, b1});
+  FourDeep products[4] = {};
   for (int n = 0; n < 4; ++n) {  // of the lanes that have a row, and of those that have a column
-    const auto *row = of(lane_index() / 4 * 4 + n), *column = of(lane_index() % 4 * 8 + n),
-               *next = of(lane_index() % 4 * 8 + 4 + n);
-    for (int k = 0; k < 2; ++k)
-      for (int e = 0; e < 2; ++e)
-        for (int half = 0; half < 2; ++half) {
-          products[2 * half] += row->a[half + 2 * k][e] * column->b[k][e];
-          products[2 * half + 1] += row->a[half + 2 * k][e] * next->b[k][e];
-        }
+    const auto &row = operands.of(lane_index() / 4 * 4 + n), &column = operands.of(lane_index() % 4 * 8 + n),
+               &next = operands.of(lane_index() % 4 * 8 + 4 + n);
+    for (int half = 0; half < 2; ++half) {
+      products[2 * half] += row.a[half] * column.b;
+      products[2 * half + 1] += row.a[half] * next.b;
+    }
   }
-  for (int n = 0; n < 4; ++n) sums[n] = static_cast<float>(static_cast<double>(sums[n]) + products[n]);
+  for (int n = 0; n < 4; ++n) {
+    const double product = (products[n][0] + products[n][1]) + (products[n][2] + products[n][3]);
+    sums[n] = static_cast<float>(static_cast<double>(sums[n]) + product);
+  }
 }
 
 template <Type type>
