@@ -140,6 +140,7 @@ struct WideLoader {
   int block;  // of the cluster
 
   HEED_DEVICE void run_first() const {
+    if (tile.last < tile.first) return;
     load_own<Shape::dim>({shared.own_first(0), shared.own_first_full(), &plan.q, &g.forward.q, evict_first});
     unsigned n = 0;
     for (int step = tile.last; step >= tile.first; --step, ++n) {
@@ -149,6 +150,7 @@ struct WideLoader {
     }
   }
   HEED_DEVICE void run_second() const {
+    if (tile.last < tile.first) return;
     load_own<Shape::value_dim>(
         {shared.own_second(0), shared.own_second_full(), &plan.out_gradient, &g.out_gradient, evict_first});
     unsigned n = 0;

@@ -140,6 +140,7 @@ struct WideKeysLoader {
   int block;  // of the cluster
 
   HEED_DEVICE void run_queries() const {
+    if (tile.last < tile.first) return;
     load_own<Shape::dim>({shared.keys().at, shared.keys_full(), &plan.k, &g.forward.k, evict_first});
     BackwardStep step(tile, plan.group);
     for (unsigned n = 0; !step.is_over(); step.advance(plan.group), ++n) {
@@ -154,6 +155,7 @@ struct WideKeysLoader {
     }
   }
   HEED_DEVICE void run_gradients() const {
+    if (tile.last < tile.first) return;
     load_own<Shape::value_dim>({shared.values().at, shared.values_full(), &plan.v, &g.forward.v, evict_first});
     BackwardStep step(tile, plan.group);
     for (unsigned n = 0; !step.is_over(); step.advance(plan.group), ++n) {
