@@ -115,10 +115,6 @@ HEED_DEVICE SharedAddress map_to_rank(SharedAddress own, int rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(own), "r"(rank));
   return mapped;
 }
-// Arrives at a barrier of another block.
-HEED_DEVICE void barrier_arrive_remote(SharedAddress mapped) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(mapped) : "memory");
-}
 // Stores into another block; the bytes count at a barrier of that block.
 HEED_DEVICE void store_remote(SharedAddress to, const float (&x)[4], SharedAddress barrier) {
   asm volatile(
@@ -158,16 +154,6 @@ HEED_DEVICE void load_box(SharedAddress to, const CUtensorMap* map, const BoxAt&
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
       "l"(map), "r"(barrier), "r"(at.dim), "r"(at.row), "r"(at.head), "r"(at.entry), "l"(policy)
-      : "memory");
-}
-// To the same place in both blocks of a cluster, whose bytes count at the same barrier of each.
-HEED_DEVICE void load_box_to_both(SharedAddress to, const CUtensorMap* map, const BoxAt& at,
-                                  SharedAddress barrier, std::uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %8, %7;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(at.dim), "r"(at.row), "r"(at.head), "r"(at.entry), "l"(policy),
-      "h"(static_cast<std::uint16_t>(3))
       : "memory");
 }
 // Whole rows, from a map that has pieces of 64 dimensions as an axis.

@@ -70,20 +70,14 @@ WideOrder wide_order(const GradientCall& g, const TileLine& keys) {
   const std::int64_t entries = keys.each > 0 ? c.batch : 1, heads = entries * c.heads,
                      bytes = g.all_keys() * (c.dim + c.value_dim) * 2,
                      sections = are_alike ? heads : std::min(bytes / section_bytes + 1, heads);
-#ifdef HEED_NO_SHARES
-  const bool shares_keys = false;
-#else
-  const bool shares_keys = c.group() % 2 == 0;
-#endif
-  const std::int64_t units = shares_keys ? heads / 2 : heads, unit_sections = std::min(sections, units);
   const auto order = [&](std::int64_t all, std::int64_t section, const TileLine& line) -> PrefillOrder {
     return {static_cast<int>(all), static_cast<int>(section), line.each > 0 ? line.each : line.count};
   };
-  const std::int64_t kv_heads = entries * c.kv_heads;
+  const std::int64_t kv_heads = entries * c.kv_heads, tiles = keys.each > 0 ? keys.each : keys.count,
+                     of_section = std::max<std::int64_t>(8, (device_facts().multiprocessors + tiles - 1) / tiles);
   return {.queries = queries,
-          .of_keys = order(kv_heads, are_alike ? 1 : kv_heads, keys),
-          .of_queries = order(units, (units + unit_sections - 1) / unit_sections, queries),
-          .shares_keys = shares_keys};
+          .of_keys = order(kv_heads, are_alike ? 1 : std::min(kv_heads, of_section), keys),
+          .of_queries = order(heads, (heads + sections - 1) / sections, queries)};
 }
 
 // Options beside ranges of keys. One at a time changes scores or weights: kernels for more would need more

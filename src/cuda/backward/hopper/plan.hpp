@@ -100,7 +100,6 @@ struct BackwardShape {
 struct WideOrder {
   TileLine queries;  // of 128
   PrefillOrder of_keys, of_queries;
-  bool shares_keys;  // two blocks, of two heads over one KV head, load keys together
 };
 
 // Whether rows of a gradient can be written 16 bytes at a time.

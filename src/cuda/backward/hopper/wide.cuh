@@ -79,16 +79,13 @@ struct WideShared {
     return at + Shape::rows_at + n % Shape::stages * Shape::row_bytes;
   }
 
-  // Full: the data has arrived. Empty: its readers in this block are done with it. Free: so are those of the
-  // other block with theirs, which says so.
+  // Full: the data has arrived. Empty: its readers are done with it.
   HEED_DEVICE SharedAddress own_first_full() const { return at; }
   HEED_DEVICE SharedAddress own_second_full() const { return at + 8; }
   HEED_DEVICE SharedAddress first_full(unsigned n) const { return at + 16 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress first_empty(unsigned n) const { return at + 32 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress second_full(unsigned n) const { return at + 48 + n % Shape::second_stages * 8; }
   HEED_DEVICE SharedAddress second_empty(unsigned n) const { return at + 64 + n % Shape::second_stages * 8; }
-  HEED_DEVICE SharedAddress first_free(unsigned n) const { return at + 80 + n % Shape::stages * 8; }
-  HEED_DEVICE SharedAddress second_free(unsigned n) const { return at + 96 + n % Shape::second_stages * 8; }
   HEED_DEVICE static unsigned phase(unsigned n) { return n / Shape::stages & 1; }
   HEED_DEVICE static unsigned second_phase(unsigned n) { return n / Shape::second_stages & 1; }
 
@@ -97,102 +94,138 @@ struct WideShared {
     for (unsigned n = 0; n < 2; ++n) {
       barrier_init(at + 16 + n * 8, 1), barrier_init(at + 32 + n * 8, 128 * Shape::groups);
       barrier_init(at + 48 + n * 8, 1), barrier_init(at + 64 + n * 8, 128 * Shape::groups);
-      barrier_init(at + 80 + n * 8, 1), barrier_init(at + 96 + n * 8, 1);
     }
     publish_barriers();
   }
 };
 
-// The tile of queries of a block; `first` and `last` are tiles of 64 keys that it sees. Returns false where
-// it is nobody's.
+// The tile of a block: of keys, or of queries, then `first` and `last` are tiles of 64 keys that they see.
+// Returns false where it is nobody's.
 template <class Shape>
-HEED_DEVICE bool find_wide_tile(const GradientCall& g, const BackwardPlan& plan, int block, KeyTile& tile) {
+HEED_DEVICE bool find_wide_tile(const GradientCall& g, const BackwardPlan& plan, KeyTile& tile) {
   const Call& c = g.forward;
-  const TileLine& line = plan.wide.queries;
-  const int blocks = plan.wide.shares_keys ? 2 : 1, heads = static_cast<int>(c.heads) / blocks,
-            of_kv = plan.group / blocks;
-  // The longest first under a causal mask: the last queries.
-  const auto [of_all, n] = plan.wide.of_queries[static_cast<int>(block_index()) / blocks];
-  const int kv_head = of_all % heads / of_kv, member = of_all % heads % of_kv * blocks + block;
+  const TileLine& line = Shape::owns_queries ? plan.wide.queries : plan.keys;
+  const PrefillOrder& order = Shape::owns_queries ? plan.wide.of_queries : plan.wide.of_keys;
+  const int heads = static_cast<int>(Shape::owns_queries ? c.heads : c.kv_heads);
+  // The longest first under a causal mask: the last queries, the first keys.
+  const auto [of_all, from_last] = order[static_cast<int>(block_index())];
+  const int head = of_all % heads, n = Shape::owns_queries ? from_last : order.tiles - 1 - from_last;
   TileOfEntry at{of_all / heads, n};
-  if (line.each == 0) at = line.find(n, [&](int entry) { return c.sequence(entry).first_query; });
+  if (line.each == 0)
+    at = line.find(n, [&](int entry) {
+      return Shape::owns_queries ? c.sequence(entry).first_query : c.sequence(entry).first_key;
+    });
   const auto [b, t] = at;
   const Sequence& s = c.sequence(b);
-  tile = {b, kv_head, t};
+  tile = {b, Shape::owns_queries ? static_cast<int>(c.kv_head(head)) : head, t};
   tile.key_count = static_cast<int>(s.key_count), tile.queries = static_cast<int>(s.queries);
   tile.first_offset = static_cast<int>(s.first_offset), tile.end_offset = static_cast<int>(s.end_offset);
   tile.first_query_row = static_cast<int>(s.first_query), tile.first_key_row = static_cast<int>(s.first_key);
   tile.line = plan.queries.first(b, s.first_query);
-  const int begin = t * Shape::owned, last = min_of(begin + Shape::owned, tile.queries) - 1;
-  const int from = max_of(begin + tile.first_offset, 0), to = min_of(last + tile.end_offset, tile.key_count);
-  tile.first = from / Shape::rows, tile.last = to > from ? (to - 1) / Shape::rows : tile.first - 1;
-  tile.first_head = static_cast<int>(c.head(kv_head, member)), tile.head_step = 0;
-  return begin < tile.queries;
+  if constexpr (Shape::owns_queries) {
+    const int begin = t * Shape::owned, last = min_of(begin + Shape::owned, tile.queries) - 1;
+    const int from = max_of(begin + tile.first_offset, 0),
+              to = min_of(last + tile.end_offset, tile.key_count);
+    tile.first = from / Shape::rows, tile.last = to > from ? (to - 1) / Shape::rows : tile.first - 1;
+    tile.first_head = head, tile.head_step = 0;
+    return begin < tile.queries;
+  } else {
+    const QueryTiles seen = query_tiles_of(s, t, Shape::rows);
+    tile.first = seen.first, tile.last = seen.last;
+    tile.keys = static_cast<int>(s.keys) - t * Shape::owned;
+    tile.first_key_row += t * Shape::owned;
+    tile.first_head = static_cast<int>(c.head(head, 0)),
+    tile.head_step = c.tiled_heads ? static_cast<int>(c.kv_heads) : 1;
+    return tile.keys > 0;
+  }
 }
 
-// Two threads: one loads queries and keys, the other gradients of out and values.
+// One thread.
 template <class Shape>
 struct WideLoader {
   const GradientCall& g;
   const BackwardPlan& plan;
   const WideShared<Shape> shared;
   const KeyTile& tile;
-  int block;  // of the cluster
+  int group;  // query heads that a tile of keys goes through
 
-  HEED_DEVICE void run_first() const {
-    if (tile.last < tile.first) return;
-    load_own<Shape::dim>({shared.own_first(0), shared.own_first_full(), &plan.q, &g.forward.q, evict_first});
-    unsigned n = 0;
-    for (int step = tile.last; step >= tile.first; --step, ++n) {
+  HEED_DEVICE void run() const {
+    BackwardStep step(tile, group);
+    for (unsigned n = 0; !step.is_over(); step.advance(group), ++n) {
+      if (n == 0) load_own(first(), shared.own_first(0), shared.own_first_full(), own_row());
       barrier_wait(shared.first_empty(n), shared.phase(n) ^ 1);
-      load_walked<Shape::dim>({shared.first(n), shared.first_full(n), &plan.k, &g.forward.k, evict_last}, step,
-                              shared.first_free(n), shared.phase(n));
-    }
-  }
-  HEED_DEVICE void run_second() const {
-    if (tile.last < tile.first) return;
-    load_own<Shape::value_dim>(
-        {shared.own_second(0), shared.own_second_full(), &plan.out_gradient, &g.out_gradient, evict_first});
-    unsigned n = 0;
-    for (int step = tile.last; step >= tile.first; --step, ++n) {
+      load_first(step, n);
+      if (n == 0 && Shape::has_second)
+        load_own(second(), shared.own_second(0), shared.own_second_full(), own_row());
       barrier_wait(shared.second_empty(n), shared.second_phase(n) ^ 1);
-      load_walked<Shape::value_dim>({shared.second(n), shared.second_full(n), &plan.v, &g.forward.v, evict_last},
-                                    step, shared.second_free(n), shared.second_phase(n));
+      load_block<Shape::value_dim>(walked_second(), shared.second(n), shared.second_full(n),
+                                   {walked_head(step), walked_row(step)});
     }
   }
 
  private:
-  // Both blocks count at one barrier.
-  template <int dim>
-  HEED_DEVICE void load_own(BoxCopy copy) const {
-    barrier_arrive_expecting(copy.full, Shape::owned * dim * 2);
-    const int row = tile.first_query_row + tile.tile * Shape::owned;
-#pragma unroll
-    for (int group = 0; group < Shape::groups; ++group, copy.to += Shape::rows * dim * 2)
-      load_boxes<Shape::rows, dim / 64>(copy, tile.first_head, tile.b, row + group * Shape::rows);
+  struct Source {
+    const CUtensorMap* map;
+    const Tensor* tensor;
+  };
+  struct Place {
+    int head, row;
+  };
+
+  HEED_DEVICE Source keys() const { return {&plan.k, &g.forward.k}; }
+  HEED_DEVICE Source values() const { return {&plan.v, &g.forward.v}; }
+  HEED_DEVICE Source queries() const { return {&plan.q, &g.forward.q}; }
+  HEED_DEVICE Source gradients() const { return {&plan.out_gradient, &g.out_gradient}; }
+  HEED_DEVICE Source first() const { return Shape::owns_queries ? queries() : keys(); }
+  HEED_DEVICE Source second() const { return Shape::owns_queries ? gradients() : values(); }
+  HEED_DEVICE Source walked_first() const { return Shape::owns_queries ? keys() : queries(); }
+  HEED_DEVICE Source walked_second() const { return Shape::owns_queries ? values() : gradients(); }
+
+  HEED_DEVICE int own_head() const { return Shape::owns_queries ? tile.first_head : tile.kv_head; }
+  HEED_DEVICE int own_row() const {
+    return Shape::owns_queries ? tile.first_query_row + tile.tile * Shape::owned : tile.first_key_row;
   }
-  // Half of the rows to both blocks of a cluster, or all of them.
-  template <int dim>
-  HEED_DEVICE void load_walked(const BoxCopy& copy, int step, SharedAddress free, unsigned phase) const {
-    barrier_arrive_expecting(copy.full, Shape::rows * dim * 2);
-    const BoxAt at{0, tile.first_key_row + step * Shape::rows, copy.from->stride.heads == 0 ? 0 : tile.kv_head,
-                   copy.from->stride.batch == 0 ? 0 : tile.b};
-    if (plan.wide.shares_keys) {
-      barrier_arrive_remote(map_to_rank(free, block ^ 1));
-      barrier_wait(free, phase);
-      load_half<dim>(copy, at, block, [](auto... x) { load_box_to_both(x...); });
-    } else {
-      for (int half = 0; half < 2; ++half)
-        load_half<dim>(copy, at, half, [](auto... x) { load_box(x...); });
-    }
+  HEED_DEVICE int walked_head(const BackwardStep& step) const {
+    return Shape::owns_queries ? tile.kv_head : tile.head(step.member);
   }
-  template <int dim, class Load>
-  HEED_DEVICE static void load_half(const BoxCopy& copy, const BoxAt& at, int half, const Load& load) {
-    constexpr int rows = Shape::rows / 2;
+  HEED_DEVICE int walked_row(const BackwardStep& step) const {
+    return (Shape::owns_queries ? tile.first_key_row : tile.first_query_row) + step.tile * Shape::rows;
+  }
+
+  template <int dim>
+  HEED_DEVICE void load_block(const Source& from, SharedAddress to, SharedAddress full,
+                              const Place& at) const {
+    load_pieces<Shape::rows, dim / 64>({to, full, from.map, from.tensor, evict_last}, at.head, tile.b,
+                                       at.row);
+  }
+  // Both blocks count at one barrier, whose arrival comes with the second.
+  template <int dim>
+  HEED_DEVICE void load_both(const Source& from, SharedAddress to, SharedAddress full, int row) const {
+    constexpr int bytes = Shape::rows * dim * 2;
+    barrier_expect(full, bytes);
 #pragma unroll
     for (int piece = 0; piece < dim / 64; ++piece)
-      load(copy.to + piece * Shape::piece_bytes + half * rows * 128, copy.map,
-           BoxAt{piece * 64, at.row + half * rows, at.head, at.entry}, copy.full, copy.policy);
+      load_box(to + piece * Shape::piece_bytes, from.map,
+               {piece * 64, row, from.tensor->stride.heads == 0 ? 0 : own_head(),
+                from.tensor->stride.batch == 0 ? 0 : tile.b},
+               full, evict_first);
+    load_block<dim>(from, to + bytes, full, {own_head(), row + Shape::rows});
+  }
+  HEED_DEVICE void load_own(const Source& from, SharedAddress to, SharedAddress full, int row) const {
+    if (full == shared.own_first_full())
+      load_both<Shape::dim>(from, to, full, row);
+    else
+      load_both<Shape::value_dim>(from, to, full, row);
+  }
+  HEED_DEVICE void load_first(const BackwardStep& step, unsigned n) const {
+    const SharedAddress full = shared.first_full(n);
+    if constexpr (!Shape::owns_queries) {
+      barrier_expect(full, Shape::row_bytes);
+      load_bytes(shared.rows(n),
+                 plan.rows + plan.tile(tile.line + step.tile, walked_head(step)) * 2 * Shape::rows,
+                 Shape::row_bytes, full);
+    }
+    load_block<Shape::dim>(walked_first(), shared.first(n), full, {walked_head(step), walked_row(step)});
   }
 };
 
@@ -425,25 +458,20 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     wide_backward_kernel(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
   extern __shared__ unsigned char memory[];
   const WideShared<Shape> shared(memory);
-  const int block = plan.wide.shares_keys ? static_cast<int>(block_index() % 2) : 0;
   bool is_nobodys = false;
   if (thread_index() == 0) {
     shared.init();
     prefetch_map(&plan.q), prefetch_map(&plan.k), prefetch_map(&plan.v), prefetch_map(&plan.out_gradient);
-    is_nobodys = !find_wide_tile<Shape>(g, plan, block, shared.tile());
+    is_nobodys = !find_wide_tile<Shape>(g, plan, shared.tile());
   }
-  if (!any(is_nobodys)) {  // so it is to the other block
-    if (plan.wide.shares_keys) cluster_arrive(), cluster_wait();
-    if (thread_index() < 128) {
-      lower_registers<Shape::producer_registers>();
-      const WideLoader<Shape> loader{g, plan, shared, shared.tile(), block};
-      const int warp = uniform(thread_index() / 32);
-      if (warp == 0 && elect_one()) loader.run_first();
-      if (warp == 1 && elect_one()) loader.run_second();
-    } else {
-      raise_registers<Shape::consumer_registers>();
-      WideConsumer<Shape>(g, plan, shared).run();
-    }
+  if (any(is_nobodys)) {
+  } else if (thread_index() < 128) {
+    lower_registers<Shape::producer_registers>();
+    if (uniform(thread_index() / 32) == 0 && elect_one())
+      WideLoader<Shape>{g, plan, shared, shared.tile(), Shape::owns_queries ? 1 : plan.group}.run();
+  } else {
+    raise_registers<Shape::consumer_registers>();
+    WideConsumer<Shape>(g, plan, shared).run();
   }
   // So that whatever comes next on the stream comes after the launch ahead, too.
   if (HEED_EARLY && block_index() + 1 == gridDim.x) wait_for_prior_launches();
@@ -451,22 +479,14 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 
 template <class Shape>
 void launch_wide_shape(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
-  const PrefillOrder& order = plan.wide.of_queries;
+  const PrefillOrder& order = Shape::owns_queries ? plan.wide.of_queries : plan.wide.of_keys;
   const auto kernel = wide_backward_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
         "cudaFuncSetAttribute");
-  const int blocks = plan.wide.shares_keys ? 2 : 1;
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = blocks;
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(order.heads * order.tiles * blocks));
-  config.blockDim = dim3(Shape::threads), config.dynamicSmemBytes = Shape::shared_bytes, config.stream = stream;
-  config.attrs = attributes, config.numAttrs = 1 + (HEED_EARLY && (g.v.data || g.k.data));
-  check(cudaLaunchKernelEx(&config, kernel, g, plan), "cuda.backward: queries of wide heads");
+  const Grid grid{static_cast<unsigned>(order.heads * order.tiles), Shape::threads, Shape::shared_bytes};
+  if (HEED_EARLY && (g.v.data || g.k.data)) return launch_early(kernel, grid, stream, g, plan);
+  kernel<<<grid.blocks, grid.threads, grid.shared_bytes, stream>>>(g, plan);
+  check(cudaGetLastError(), "cuda.backward: wide heads");
 }
 
 template <int dim, int value_dim, Type type, BackwardKind kind>
@@ -485,12 +505,7 @@ void launch_wide_backward(const GradientCall& g, BackwardPlan plan, Stream strea
         tensor_map(g.out_gradient, {c.value_dim, g.query_rows, c.heads, c.batch}, Values::rows / 2);
     launch_wide_keys<WideKeysShape<dim, value_dim, type, kind>>(g, halves, stream);
   }
-  if (g.q.data) {
-    BackwardPlan halves = plan;
-    halves.k = tensor_map(c.k, {c.dim, g.key_rows, c.kv_heads, c.batch}, Values::rows / 2);
-    halves.v = tensor_map(c.v, {c.value_dim, g.key_rows, c.kv_heads, c.batch}, Values::rows / 2);
-    launch_wide_shape<WideShape<dim, value_dim, type, kind, WideOf::q>>(g, halves, stream);
-  }
+  if (g.q.data) launch_wide_shape<WideShape<dim, value_dim, type, kind, WideOf::q>>(g, plan, stream);
 }
 
 }  // namespace heed::cuda

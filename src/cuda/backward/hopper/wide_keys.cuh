@@ -14,6 +14,7 @@
 #include "cuda/backward/hopper/consumer.cuh"
 #include "cuda/backward/hopper/products.cuh"
 #include "cuda/prefill/producer.cuh"
+#include "cuda/tile/cluster.cuh"
 
 #ifndef HEED_MULTICAST
 #define HEED_MULTICAST 1
@@ -22,7 +23,10 @@
 #define HEED_EARLY 1
 #endif
 #ifndef HEED_SCORES_FIRST
-#define HEED_SCORES_FIRST 0
+#define HEED_SCORES_FIRST 1
+#endif
+#ifndef HEED_HELD
+#define HEED_HELD 64
 #endif
 
 namespace heed::cuda {
@@ -36,18 +40,24 @@ struct WideKeysShape {
   static constexpr int blocks = 2, keys = 64, owned = keys * blocks;  // of a cluster
   static_assert(owned == backward_keys);
   static constexpr int rows = 64, groups = 2, threads = 128 * (groups + 1);
+  static constexpr bool scores_first = HEED_SCORES_FIRST && !capped;
   static constexpr int producer_registers = 24, consumer_registers = 240;
 
-  static constexpr int piece_bytes = rows * 128, key_bytes = keys * dim * 2, value_bytes = keys * value_dim * 2,
-                       query_bytes = rows * dim * 2, gradient_bytes = rows * value_dim * 2,
-                       row_bytes = 2 * rows * 4, weight_bytes = keys * rows * 4;
-  static constexpr int stages = 2;
+  // The last dimensions of its keys, or values, a warpgroup has in registers: so shared memory holds a third
+  // stage of queries, and is read less.
+  static constexpr int held = dim > 192 ? HEED_HELD : 0, own_dim = dim - held,
+                       own_value_dim = value_dim - held;
+  static constexpr int piece_bytes = rows * 128, key_bytes = keys * own_dim * 2,
+                       value_bytes = keys * own_value_dim * 2, query_bytes = rows * dim * 2,
+                       gradient_bytes = rows * value_dim * 2, row_bytes = 2 * rows * 4,
+                       weight_bytes = keys * rows * 4;
+  static constexpr int stages = held > 0 || dim <= 192 ? 3 : 2, weight_buffers = held == 64 ? 1 : 2;
   // Offsets from a multiple of 1024. The first 512 bytes are barriers and the description of the tile.
   static constexpr int rows_at = 512, keys_at = (rows_at + stages * row_bytes + 1023) / 1024 * 1024,
                        values_at = keys_at + key_bytes, queries_at = values_at + value_bytes,
                        gradients_at = queries_at + stages * query_bytes,
-                       weights_at = gradients_at + stages * gradient_bytes,
-                       shared_bytes = 1024 + weights_at + stages * weight_bytes;  // 1024: to align by hand
+                       weights_at = gradients_at + 2 * gradient_bytes,
+                       shared_bytes = 1024 + weights_at + weight_buffers * weight_bytes;  // 1024: to align by hand
   static_assert(shared_bytes <= 232448);
 };
 
@@ -69,13 +79,13 @@ struct WideKeysShared {
     return {at + Shape::queries_at + n % Shape::stages * Shape::query_bytes, Shape::piece_bytes};
   }
   HEED_DEVICE RowsAt gradients(unsigned n) const {
-    return {at + Shape::gradients_at + n % Shape::stages * Shape::gradient_bytes, Shape::piece_bytes};
+    return {at + Shape::gradients_at + n % 2 * Shape::gradient_bytes, Shape::piece_bytes};
   }
   HEED_DEVICE SharedAddress rows(unsigned n) const {
     return at + Shape::rows_at + n % Shape::stages * Shape::row_bytes;
   }
   HEED_DEVICE SharedAddress weights(unsigned n) const {
-    return at + Shape::weights_at + n % Shape::stages * Shape::weight_bytes;
+    return at + Shape::weights_at + n % Shape::weight_buffers * Shape::weight_bytes;
   }
 
   // Full: the data has arrived. Empty: its readers in this block are done with it. Free: so are those of the
@@ -83,21 +93,27 @@ struct WideKeysShared {
   HEED_DEVICE SharedAddress keys_full() const { return at; }
   HEED_DEVICE SharedAddress values_full() const { return at + 8; }
   HEED_DEVICE SharedAddress queries_full(unsigned n) const { return at + 16 + n % Shape::stages * 8; }
-  HEED_DEVICE SharedAddress queries_empty(unsigned n) const { return at + 32 + n % Shape::stages * 8; }
-  HEED_DEVICE SharedAddress queries_free(unsigned n) const { return at + 48 + n % Shape::stages * 8; }
-  HEED_DEVICE SharedAddress gradients_full(unsigned n) const { return at + 64 + n % Shape::stages * 8; }
-  HEED_DEVICE SharedAddress gradients_empty(unsigned n) const { return at + 80 + n % Shape::stages * 8; }
-  HEED_DEVICE SharedAddress gradients_free(unsigned n) const { return at + 96 + n % Shape::stages * 8; }
-  HEED_DEVICE SharedAddress weights_full(unsigned n) const { return at + 112 + n % Shape::stages * 8; }
-  HEED_DEVICE SharedAddress weights_empty(unsigned n) const { return at + 128 + n % Shape::stages * 8; }
+  HEED_DEVICE SharedAddress queries_empty(unsigned n) const { return at + 40 + n % Shape::stages * 8; }
+  HEED_DEVICE SharedAddress queries_free(unsigned n) const { return at + 64 + n % Shape::stages * 8; }
+  HEED_DEVICE SharedAddress gradients_full(unsigned n) const { return at + 88 + n % 2 * 8; }
+  HEED_DEVICE SharedAddress gradients_empty(unsigned n) const { return at + 104 + n % 2 * 8; }
+  HEED_DEVICE SharedAddress gradients_free(unsigned n) const { return at + 120 + n % 2 * 8; }
+  HEED_DEVICE SharedAddress weights_full(unsigned n) const { return at + 136 + n % Shape::weight_buffers * 8; }
+  HEED_DEVICE SharedAddress weights_empty(unsigned n) const { return at + 152 + n % Shape::weight_buffers * 8; }
+  // Of the n-th use of a stage of queries, or of one of two.
   HEED_DEVICE static unsigned phase(unsigned n) { return n / Shape::stages & 1; }
+  HEED_DEVICE static unsigned weight_phase(unsigned n) { return n / Shape::weight_buffers & 1; }
+  HEED_DEVICE static unsigned phase_of_two(unsigned n) { return n / 2 & 1; }
 
   HEED_DEVICE void init() const {
     barrier_init(keys_full(), 1), barrier_init(values_full(), 1);
     for (unsigned n = 0; n < Shape::stages; ++n) {
-      barrier_init(queries_full(n), 1), barrier_init(gradients_full(n), 1);
-      barrier_init(queries_free(n), 1), barrier_init(gradients_free(n), 1);
-      barrier_init(queries_empty(n), 128 * Shape::groups), barrier_init(gradients_empty(n), 128 * Shape::groups);
+      barrier_init(queries_full(n), 1), barrier_init(queries_free(n), 1);
+      barrier_init(queries_empty(n), 128 * Shape::groups);
+    }
+    for (unsigned n = 0; n < 2; ++n) {
+      barrier_init(gradients_full(n), 1), barrier_init(gradients_free(n), 1);
+      barrier_init(gradients_empty(n), 128 * Shape::groups);
       barrier_init(weights_full(n), 128), barrier_init(weights_empty(n), 128);
     }
     publish_barriers();
@@ -141,12 +157,12 @@ struct WideKeysLoader {
 
   HEED_DEVICE void run_queries() const {
     if (tile.last < tile.first) return;
-    load_own<Shape::dim>({shared.keys().at, shared.keys_full(), &plan.k, &g.forward.k, evict_first});
+    load_own<Shape::own_dim>({shared.keys().at, shared.keys_full(), &plan.k, &g.forward.k, evict_first});
     BackwardStep step(tile, plan.group);
     for (unsigned n = 0; !step.is_over(); step.advance(plan.group), ++n) {
       barrier_wait(shared.queries_empty(n), shared.phase(n) ^ 1);
       barrier_arrive_expecting(shared.queries_full(n), Shape::query_bytes + Shape::row_bytes);
-      agree(shared.queries_free(n), n);
+      agree(shared.queries_free(n), shared.phase(n));
       load_bytes(shared.rows(n),
                  plan.rows + plan.tile(tile.line + step.tile, tile.head(step.member)) * 2 * Shape::rows,
                  Shape::row_bytes, shared.queries_full(n));
@@ -156,12 +172,12 @@ struct WideKeysLoader {
   }
   HEED_DEVICE void run_gradients() const {
     if (tile.last < tile.first) return;
-    load_own<Shape::value_dim>({shared.values().at, shared.values_full(), &plan.v, &g.forward.v, evict_first});
+    load_own<Shape::own_value_dim>({shared.values().at, shared.values_full(), &plan.v, &g.forward.v, evict_first});
     BackwardStep step(tile, plan.group);
     for (unsigned n = 0; !step.is_over(); step.advance(plan.group), ++n) {
-      barrier_wait(shared.gradients_empty(n), shared.phase(n) ^ 1);
+      barrier_wait(shared.gradients_empty(n), shared.phase_of_two(n) ^ 1);
       barrier_arrive_expecting(shared.gradients_full(n), Shape::gradient_bytes);
-      agree(shared.gradients_free(n), n);
+      agree(shared.gradients_free(n), shared.phase_of_two(n));
       load_walked<Shape::value_dim>(
           {shared.gradients(n).at, shared.gradients_full(n), &plan.out_gradient, &g.out_gradient, evict_last},
           step);
@@ -170,10 +186,10 @@ struct WideKeysLoader {
 
  private:
   // That both blocks may be written to.
-  HEED_DEVICE void agree(SharedAddress free, unsigned n) const {
+  HEED_DEVICE void agree(SharedAddress free, unsigned phase) const {
 #if HEED_MULTICAST
     barrier_arrive_remote(map_to_rank(free, block ^ 1));
-    barrier_wait(free, shared.phase(n));
+    barrier_wait(free, phase);
 #endif
   }
   template <int dim>
@@ -231,12 +247,13 @@ class WideKeysConsumer {
   }
 
  private:
-  HEED_DEVICE void add_values(float (&dv)[Shape::value_dim / 2]) const {
+  HEED_DEVICE void add_values(float (&dv)[Shape::value_dim / 2]) {
     Scores s;
     BackwardWeights w;
     BackwardStep step(*keys.tile, plan.group);
+    hold(g.forward.k, static_cast<int>(g.forward.dim) - Shape::own_dim, Shape::own_dim);
     barrier_wait(shared.keys_full(), 0);
-    clear_own<Shape::dim>(shared.keys().at, 2);
+    clear_own<Shape::own_dim>(shared.keys().at, 2);
     begin_scores(s, step, 0);
     wait_for_products<0>();
     pin(s);
@@ -244,41 +261,75 @@ class WideKeysConsumer {
 #pragma unroll 1
     for (unsigned n = 0;; ++n) {
       step.advance(plan.group);
-      barrier_wait(shared.gradients_full(n), shared.phase(n));
+      barrier_wait(shared.gradients_full(n), shared.phase_of_two(n));
       if (step.is_over()) {
         add_rows<type>(dv, w, shared.gradients(n));
         break;
       }
-#if HEED_SCORES_FIRST
-      begin_scores(s, step, n + 1);
-      add_rows<type>(dv, w, shared.gradients(n));
-      BackwardWeights unused;
-      wait_for_products<1>();
-      pin(s);
-      give_weights(s, unused, step, n + 1);
-      wait_for_products<0>();
-      pin(dv);
-      keys.release_own(shared.gradients_empty(n));
-      scores().narrow(w, s, 0);
-#else
-      add_rows<type>(dv, w, shared.gradients(n));
-      begin_scores(s, step, n + 1);
-      wait_for_products<1>();
-      pin(dv);
-      keys.release_own(shared.gradients_empty(n));
-      wait_for_products<0>();
-      pin(s);
-      give_weights(s, w, step, n + 1);
-#endif
+      if constexpr (Shape::scores_first) {
+        begin_scores(s, step, n + 1);
+        add_rows<type>(dv, w, shared.gradients(n));
+        wait_for_products<1>();
+        pin(s);
+        BackwardWeights unused;  // those at hand are an operand still
+        give_weights(s, unused, step, n + 1);
+        wait_for_products<0>();
+        pin(dv);
+        keys.release_own(shared.gradients_empty(n));
+        scores().narrow(w, s, 0);
+      } else {
+        add_rows<type>(dv, w, shared.gradients(n));
+        begin_scores(s, step, n + 1);
+        wait_for_products<1>();
+        pin(dv);
+        keys.release_own(shared.gradients_empty(n));
+        wait_for_products<0>();
+        pin(s);
+        give_weights(s, w, step, n + 1);
+      }
     }
     wait_for_products<0>();
     pin(dv);
   }
 
-  HEED_DEVICE void begin_scores(Scores& s, const BackwardStep& step, unsigned n) const {
+  // The last dimensions of the thread's two keys, as the first operand of products: zeros where there are
+  // none, and of keys that are not the sequence's own. `dims`: how many there are.
+  HEED_DEVICE void hold(const Tensor& from, int dims, int first) {
+    const KeyTile& tile = *keys.tile;
+    const int own = tile.key_count - tile.first_key();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const Row row = row_of(from, tile.b, tile.kv_head, tile.first_key_row + keys.key(r));
+      const auto* const at = static_cast<const std::uint16_t*>(row.data) + row.first + first;
+#pragma unroll
+      for (int k = 0; k < Shape::held / 8; ++k) {
+        const int d = 8 * k + keys.lane % 4 * 2;
+        held[2 * k + r] =
+            keys.key(r) < own && d < dims ? *reinterpret_cast<const std::uint32_t*>(at + d) : 0;
+      }
+    }
+  }
+  // a b^T, of which the last dimensions of a are held.
+  template <int dim>
+  HEED_DEVICE void multiply_own(Scores& s, const RowsAt& of_a, const RowsAt& of_b) {
+    const Operand a = operand_anew(of_a.at), b = operand_anew(of_b.at);
+    pin(held), pin(s);
+    fence_products();
+#pragma unroll
+    for (int k = 0; k < dim / 16; ++k)
+      multiply<type, 0>(s, advanced(a, k / 4 * of_a.piece_bytes + k % 4 * 32),
+                        advanced(b, k / 4 * of_b.piece_bytes + k % 4 * 32), k != 0);
+#pragma unroll
+    for (int k = dim / 16; k < (dim + Shape::held) / 16; ++k)
+      multiply<type, 0>(s, held + 4 * (k - dim / 16), advanced(b, k / 4 * of_b.piece_bytes + k % 4 * 32));
+    commit_products();
+    pin(s), pin(held);
+  }
+
+  HEED_DEVICE void begin_scores(Scores& s, const BackwardStep& step, unsigned n) {
     barrier_wait(shared.queries_full(n), shared.phase(n));
     clear_walked(step.tile, n);
-    multiply_rows<type, Shape::dim>(s, shared.keys(), shared.queries(n));
+    multiply_own<Shape::own_dim>(s, shared.keys(), shared.queries(n));
   }
   // Scores of step n become weights, to multiply with and for the other warpgroup.
   HEED_DEVICE void give_weights(Scores& s, BackwardWeights& w, const BackwardStep& step, unsigned n) const {
@@ -286,7 +337,7 @@ class WideKeysConsumer {
     scores().hide(s, step.tile * rows);
     scores().weigh(s, w, shared.rows(n), 0);
     keys.release_own(shared.queries_empty(n));
-    barrier_wait(shared.weights_empty(n), shared.phase(n) ^ 1);
+    barrier_wait(shared.weights_empty(n), shared.weight_phase(n) ^ 1);
     const SharedAddress to = shared.weights(n) + thread_index() % 128 * 16;
 #pragma unroll
     for (int i = 0; i < rows / 8; ++i)
@@ -294,12 +345,13 @@ class WideKeysConsumer {
     keys.release_own(shared.weights_full(n));
   }
 
-  HEED_DEVICE void add_keys(float (&dk)[Shape::dim / 2]) const {
+  HEED_DEVICE void add_keys(float (&dk)[Shape::dim / 2]) {
     Scores dp;
     BackwardWeights ds;
     BackwardStep step(*keys.tile, plan.group);
+    hold(g.forward.v, static_cast<int>(g.forward.value_dim) - Shape::own_value_dim, Shape::own_value_dim);
     barrier_wait(shared.values_full(), 0);
-    clear_own<Shape::value_dim>(shared.values().at, 3);
+    clear_own<Shape::own_value_dim>(shared.values().at, 3);
     begin_gradients(dp, step, 0);
     wait_for_products<0>();
     pin(dp);
@@ -323,24 +375,26 @@ class WideKeysConsumer {
     pin(dk);
   }
 
-  HEED_DEVICE void begin_gradients(Scores& dp, const BackwardStep& step, unsigned n) const {
-    barrier_wait(shared.gradients_full(n), shared.phase(n));
+  HEED_DEVICE void begin_gradients(Scores& dp, const BackwardStep& step, unsigned n) {
+    barrier_wait(shared.gradients_full(n), shared.phase_of_two(n));
     clear_walked(step.tile, n);
-    multiply_rows<type, Shape::value_dim>(dp, shared.values(), shared.gradients(n));
+    multiply_own<Shape::own_value_dim>(dp, shared.values(), shared.gradients(n));
   }
   HEED_DEVICE void differentiate(const Scores& dp, BackwardWeights& ds, unsigned n) const {
     barrier_wait(shared.queries_full(n), shared.phase(n));  // with what rows have to themselves
-    barrier_wait(shared.weights_full(n), shared.phase(n));
-    float p[rows / 2];
-    const SharedAddress from = shared.weights(n) + thread_index() % 128 * 16;
+    barrier_wait(shared.weights_full(n), shared.weight_phase(n));
+    const SharedAddress from = shared.weights(n) + thread_index() % 128 * 16,
+                        deltas = shared.rows(n) + rows * 4 + keys.lane % 4 * 8;
 #pragma unroll
     for (int i = 0; i < rows / 8; ++i) {
-      const uint4 four = load_shared16(from + i * 2048);
-      p[4 * i] = __uint_as_float(four.x), p[4 * i + 1] = __uint_as_float(four.y);
-      p[4 * i + 2] = __uint_as_float(four.z), p[4 * i + 3] = __uint_as_float(four.w);
+      const uint4 p = load_shared16(from + i * 2048);
+      const float2 delta = load_shared8(deltas + i * 32);
+      const auto of = [&](std::uint32_t weight, int e) {
+        return __uint_as_float(weight) * (dp[4 * i + e] - (e % 2 == 0 ? delta.x : delta.y));
+      };
+      ds[2 * i] = pack2<type>(of(p.x, 0), of(p.y, 1)), ds[2 * i + 1] = pack2<type>(of(p.z, 2), of(p.w, 3));
     }
     keys.release_own(shared.weights_empty(n));
-    scores().differentiate(ds, p, dp, shared.rows(n) + rows * 4, 0);
   }
 
   // Keys that are not the sequence's own have weights of 0, but may be NaN; so may queries beyond the last.
@@ -357,7 +411,7 @@ class WideKeysConsumer {
     const int from = keys.tile->queries - tile * rows;
     if (from >= rows) return;
     barrier_wait(shared.queries_full(n), shared.phase(n));
-    barrier_wait(shared.gradients_full(n), shared.phase(n));
+    barrier_wait(shared.gradients_full(n), shared.phase_of_two(n));
     clear<Shape::dim>(shared.queries(n).at, from, thread_index() - 128, 256);
     clear<Shape::value_dim>(shared.gradients(n).at, from, thread_index() - 128, 256);
     fence_async_proxy();
@@ -393,6 +447,7 @@ class WideKeysConsumer {
   const GradientCall& g;
   const BackwardPlan& plan;
   const WideKeysShared<Shape> shared;
+  std::uint32_t held[Shape::held > 0 ? Shape::held / 4 : 1];
   BackwardKeys keys;  // whose group is the block of the cluster
 };
 
