@@ -474,7 +474,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     WideConsumer<Shape>(g, plan, shared).run();
   }
   // So that whatever comes next on the stream comes after the launch ahead, too.
-  if (HEED_EARLY && block_index() + 1 == gridDim.x) wait_for_prior_launches();
+  if (block_index() + 1 == gridDim.x) wait_for_prior_launches();
 }
 
 template <class Shape>
@@ -484,7 +484,7 @@ void launch_wide_shape(const GradientCall& g, const BackwardPlan& plan, Stream s
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
         "cudaFuncSetAttribute");
   const Grid grid{static_cast<unsigned>(order.heads * order.tiles), Shape::threads, Shape::shared_bytes};
-  if (HEED_EARLY && (g.v.data || g.k.data)) return launch_early(kernel, grid, stream, g, plan);
+  if ((g.v.data || g.k.data)) return launch_early(kernel, grid, stream, g, plan);
   kernel<<<grid.blocks, grid.threads, grid.shared_bytes, stream>>>(g, plan);
   check(cudaGetLastError(), "cuda.backward: wide heads");
 }
@@ -498,13 +498,7 @@ void launch_wide_backward(const GradientCall& g, BackwardPlan plan, Stream strea
   plan.k = tensor_map(c.k, {c.dim, g.key_rows, c.kv_heads, c.batch}, Values::rows);
   plan.v = tensor_map(c.v, {c.value_dim, g.key_rows, c.kv_heads, c.batch}, Values::rows);
   launch_backward_rows<Values>(g, plan, stream);
-  if (g.v.data || g.k.data) {
-    BackwardPlan halves = plan;
-    halves.q = tensor_map(c.q, {c.dim, g.query_rows, c.heads, c.batch}, Values::rows / 2);
-    halves.out_gradient =
-        tensor_map(g.out_gradient, {c.value_dim, g.query_rows, c.heads, c.batch}, Values::rows / 2);
-    launch_wide_keys<WideKeysShape<dim, value_dim, type, kind>>(g, halves, stream);
-  }
+  if (g.v.data || g.k.data) launch_wide_keys<WideKeysShape<dim, value_dim, type, kind>>(g, plan, stream);
   if (g.q.data) launch_wide_shape<WideShape<dim, value_dim, type, kind, WideOf::q>>(g, plan, stream);
 }
 
