@@ -74,7 +74,8 @@ WideOrder wide_order(const GradientCall& g, const TileLine& keys) {
     return {static_cast<int>(all), static_cast<int>(section), line.each > 0 ? line.each : line.count};
   };
   const std::int64_t kv_heads = entries * c.kv_heads, tiles = keys.each > 0 ? keys.each : keys.count,
-                     of_section = std::max<std::int64_t>(8, (device_facts().multiprocessors + tiles - 1) / tiles);
+                     of_section =
+                         std::max<std::int64_t>(8, (device_facts().multiprocessors + tiles - 1) / tiles);
   return {.queries = queries,
           .of_keys = order(kv_heads, are_alike ? 1 : std::min(kv_heads, of_section), keys),
           .of_queries = order(heads, (heads + sections - 1) / sections, queries)};

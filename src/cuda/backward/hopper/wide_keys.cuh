@@ -27,8 +27,8 @@ struct WideKeysShape {
   static constexpr int dim = keys_dim, value_dim = values_dim;
   static constexpr int keys = 64, rows = 64, groups = 2, threads = 128 * (groups + 1);
   static_assert(2 * keys == backward_keys);
-  // S of the next step is asked for before dV of this one, so that products go on while scores become weights.
-  // Not with a softcap: what dV is multiplied with is not what the scores become.
+  // S of the next step is asked for before dV of this one, so that products go on while scores become
+  // weights. Not with a softcap: what dV is multiplied with is not what the scores become.
   static constexpr bool scores_first = !capped;
   static constexpr int producer_registers = 24, consumer_registers = 240;
 
@@ -145,13 +145,14 @@ struct WideKeysLoader {
       load_bytes(shared.rows(n),
                  plan.rows + plan.tile(tile.line + step.tile, tile.head(step.member)) * 2 * Shape::rows,
                  Shape::row_bytes, shared.queries_full(n));
-      load_walked<Shape::dim>({shared.queries(n).at, shared.queries_full(n), &plan.q, &g.forward.q, evict_last},
-                              step);
+      load_walked<Shape::dim>(
+          {shared.queries(n).at, shared.queries_full(n), &plan.q, &g.forward.q, evict_last}, step);
     }
   }
   HEED_DEVICE void run_gradients() const {
     if (tile.last < tile.first) return;
-    load_own<Shape::own_value_dim>({shared.values().at, shared.values_full(), &plan.v, &g.forward.v, evict_first});
+    load_own<Shape::own_value_dim>(
+        {shared.values().at, shared.values_full(), &plan.v, &g.forward.v, evict_first});
     BackwardStep step(tile, plan.group);
     for (unsigned n = 0; !step.is_over(); step.advance(plan.group), ++n) {
       barrier_wait(shared.gradients_empty(n), shared.phase_of_two(n) ^ 1);
@@ -183,8 +184,8 @@ class WideKeysConsumer {
   using Scores = float[rows / 2];
 
  public:
-  HEED_DEVICE WideKeysConsumer(const GradientCall& call, const BackwardPlan& launch, WideKeysShared<Shape> memory,
-                               int half)
+  HEED_DEVICE WideKeysConsumer(const GradientCall& call, const BackwardPlan& launch,
+                               WideKeysShared<Shape> memory, int half)
       : g(call), plan(launch), shared(memory), keys{half} {
     keys.tile = &shared.tile();
   }
@@ -262,8 +263,7 @@ class WideKeysConsumer {
 #pragma unroll
       for (int k = 0; k < Shape::held / 8; ++k) {
         const int d = 8 * k + keys.lane % 4 * 2;
-        held[2 * k + r] =
-            keys.key(r) < own && d < dims ? *reinterpret_cast<const std::uint32_t*>(at + d) : 0;
+        held[2 * k + r] = keys.key(r) < own && d < dims ? *reinterpret_cast<const std::uint32_t*>(at + d) : 0;
       }
     }
   }
