@@ -60,8 +60,10 @@ PrefillOrder order_of(const GradientCall& g, const TileLine& keys) {
 
 // Where tiles differ in length, blocks end alike if the longest of many heads come first: 32 heads of 4096 x
 // 256 over 8 took 2.4 ms head by head under a causal mask (H200, November 2026). Blocks of keys all begin
-// with the last queries, and so share them in the second-level cache whichever their heads; those of queries
-// begin apart, and have the keys of a section there. Where tiles are alike, a head at a time.
+// with the last queries, and so share them in the second-level cache, if there are some of each head at once:
+// eight heads at a time, or as many as have a tile for each multiprocessor, since a longest tile that begins
+// last would end alone. Blocks of queries begin apart, and have the keys of a section there. Where tiles are
+// alike, a head at a time.
 WideOrder wide_order(const GradientCall& g, const TileLine& keys) {
   const Call& c = g.forward;
   const TileLine queries = TileLine::over(g.query_rows, 2 * 64, g.shares_query_rows, c.batch);
@@ -73,9 +75,11 @@ WideOrder wide_order(const GradientCall& g, const TileLine& keys) {
   const auto order = [&](std::int64_t all, std::int64_t section, const TileLine& line) -> PrefillOrder {
     return {static_cast<int>(all), static_cast<int>(section), line.each > 0 ? line.each : line.count};
   };
-  const std::int64_t kv_heads = entries * c.kv_heads;
+  const std::int64_t kv_heads = entries * c.kv_heads, tiles = keys.each > 0 ? keys.each : keys.count,
+                     of_section =
+                         std::max<std::int64_t>(8, (device_facts().multiprocessors + tiles - 1) / tiles);
   return {.queries = queries,
-          .of_keys = order(kv_heads, are_alike ? 1 : kv_heads, keys),
+          .of_keys = order(kv_heads, are_alike ? 1 : std::min(kv_heads, of_section), keys),
           .of_queries = order(heads, (heads + sections - 1) / sections, queries)};
 }
 

@@ -30,7 +30,7 @@ constexpr BackwardKind backward_kind(const Call& c) {
 }
 
 // Widths of heads: others are zeros beyond their own, which the copy engine fills in. Wide ones have kernels
-// of their own (wide.cuh).
+// of their own (wide.cuh, wide_keys.cuh).
 struct BackwardDims {
   int dim, value_dim;
   constexpr bool operator==(const BackwardDims&) const = default;

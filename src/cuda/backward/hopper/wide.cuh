@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass of wide heads by Hopper's matrix units. Registers do not hold dK and dV of 64 keys times
-// 256 dimensions beside each other, so that dV, dK and dQ have a kernel each, which finds the scores anew:
-// eight products in place of five, and no sum leaves a block.
+// 256 dimensions beside each other, nor is there memory for dQ on its way: dK and dV have a kernel
+// (wide_keys.cuh) and dQ another, which finds the scores anew. Seven products in place of five, and no sum
+// leaves a block.
 //
-//   dV += P dO    dK += dS Q    owned: 128 keys      walked: 64 queries    scores are keys by queries
-//   dQ += dS K                  owned: 128 queries   walked: 64 keys       scores are queries by keys
+//   dQ += dS K      128 queries of a block, 64 keys at a time, scores are queries by keys
 //
-// A block has a thread that loads and two warpgroups that multiply, 64 owned rows each.
+// A block has a thread that loads and two warpgroups that multiply, 64 queries each.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -15,35 +15,29 @@
 #include "cuda/backward/hopper/consumer.cuh"
 #include "cuda/backward/hopper/products.cuh"
 #include "cuda/backward/hopper/rows.cuh"
+#include "cuda/backward/hopper/wide_keys.cuh"
 #include "cuda/prefill/producer.cuh"
+#include "cuda/runtime/launch_early.cuh"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
 
-// What a kernel finds.
-enum class WideOf : std::uint8_t { v, k, q };
-
 // `first` are keys or queries, which scores are made of; `second` are values or gradients of out. Operands
 // lie in blocks of 64 rows, each in pieces of 64 dimensions.
-template <int keys_dim, int values_dim, Type element, BackwardKind kind, WideOf found>
+template <int keys_dim, int values_dim, Type element, BackwardKind kind>
 struct WideShape {
   static constexpr Type type = element;
-  static constexpr WideOf of = found;
-  static constexpr bool capped = kind == BackwardKind::capped, masked = false, sloped = false, biased = false,
-                        dropping = false;
-  static constexpr bool owns_queries = of == WideOf::q, has_second = of != WideOf::v;
-  static constexpr int dim = keys_dim, value_dim = values_dim, out_dim = of == WideOf::v ? value_dim : dim;
+  static constexpr bool capped = kind == BackwardKind::capped;
+  static constexpr int dim = keys_dim, value_dim = values_dim;
   static constexpr int groups = 2, rows = 64, owned = rows * groups, threads = 128 * (groups + 1);
   static constexpr int producer_registers = 24, consumer_registers = 240;
 
   static constexpr int piece_bytes = rows * 128, first_bytes = rows * dim * 2,
                        second_bytes = rows * value_dim * 2;
-  static constexpr int row_bytes = owns_queries ? 0 : 2 * rows * 4;  // what walked queries have to themselves
-  static constexpr int stages = 2, second_stages = has_second && dim > 192 ? 1 : 2;
+  static constexpr int stages = 2, second_stages = dim > 192 ? 1 : 2;
   // Offsets from a multiple of 1024. The first 512 bytes are barriers and the description of the tile.
-  static constexpr int rows_at = 512, own_first_at = (rows_at + stages * row_bytes + 1023) / 1024 * 1024,
-                       own_second_at = own_first_at + groups * first_bytes,
-                       first_at = own_second_at + (has_second ? groups * second_bytes : 0),
+  static constexpr int own_first_at = 1024, own_second_at = own_first_at + groups * first_bytes,
+                       first_at = own_second_at + groups * second_bytes,
                        second_at = first_at + stages * first_bytes,
                        shared_bytes =
                            1024 + second_at + second_stages * second_bytes;  // 1024: to align by hand
@@ -73,9 +67,6 @@ struct WideShared {
   HEED_DEVICE SharedAddress second(unsigned n) const {
     return at + Shape::second_at + n % Shape::second_stages * Shape::second_bytes;
   }
-  HEED_DEVICE SharedAddress rows(unsigned n) const {
-    return at + Shape::rows_at + n % Shape::stages * Shape::row_bytes;
-  }
 
   // Full: the data has arrived. Empty: its readers are done with it.
   HEED_DEVICE SharedAddress own_first_full() const { return at; }
@@ -97,45 +88,30 @@ struct WideShared {
   }
 };
 
-// The tile of a block: of keys, or of queries, then `first` and `last` are tiles of 64 keys that they see.
-// Returns false where it is nobody's.
+// The tile of queries of a block; `first` and `last` are tiles of 64 keys that it sees. Returns false where
+// it is nobody's.
 template <class Shape>
 HEED_DEVICE bool find_wide_tile(const GradientCall& g, const BackwardPlan& plan, KeyTile& tile) {
   const Call& c = g.forward;
-  const TileLine& line = Shape::owns_queries ? plan.wide.queries : plan.keys;
-  const PrefillOrder& order = Shape::owns_queries ? plan.wide.of_queries : plan.wide.of_keys;
-  const int heads = static_cast<int>(Shape::owns_queries ? c.heads : c.kv_heads);
-  // The longest first under a causal mask: the last queries, the first keys.
-  const auto [of_all, from_last] = order[static_cast<int>(block_index())];
-  const int head = of_all % heads, n = Shape::owns_queries ? from_last : order.tiles - 1 - from_last;
+  const TileLine& line = plan.wide.queries;
+  const int heads = static_cast<int>(c.heads);
+  // The longest first under a causal mask: the last queries.
+  const auto [of_all, n] = plan.wide.of_queries[static_cast<int>(block_index())];
+  const int head = of_all % heads;
   TileOfEntry at{of_all / heads, n};
-  if (line.each == 0)
-    at = line.find(n, [&](int entry) {
-      return Shape::owns_queries ? c.sequence(entry).first_query : c.sequence(entry).first_key;
-    });
+  if (line.each == 0) at = line.find(n, [&](int entry) { return c.sequence(entry).first_query; });
   const auto [b, t] = at;
   const Sequence& s = c.sequence(b);
-  tile = {b, Shape::owns_queries ? static_cast<int>(c.kv_head(head)) : head, t};
+  tile = {b, static_cast<int>(c.kv_head(head)), t};
   tile.key_count = static_cast<int>(s.key_count), tile.queries = static_cast<int>(s.queries);
   tile.first_offset = static_cast<int>(s.first_offset), tile.end_offset = static_cast<int>(s.end_offset);
   tile.first_query_row = static_cast<int>(s.first_query), tile.first_key_row = static_cast<int>(s.first_key);
   tile.line = plan.queries.first(b, s.first_query);
-  if constexpr (Shape::owns_queries) {
-    const int begin = t * Shape::owned, last = min_of(begin + Shape::owned, tile.queries) - 1;
-    const int from = max_of(begin + tile.first_offset, 0),
-              to = min_of(last + tile.end_offset, tile.key_count);
-    tile.first = from / Shape::rows, tile.last = to > from ? (to - 1) / Shape::rows : tile.first - 1;
-    tile.first_head = head, tile.head_step = 0;
-    return begin < tile.queries;
-  } else {
-    const QueryTiles seen = query_tiles_of(s, t, Shape::rows);
-    tile.first = seen.first, tile.last = seen.last;
-    tile.keys = static_cast<int>(s.keys) - t * Shape::owned;
-    tile.first_key_row += t * Shape::owned;
-    tile.first_head = static_cast<int>(c.head(head, 0)),
-    tile.head_step = c.tiled_heads ? static_cast<int>(c.kv_heads) : 1;
-    return tile.keys > 0;
-  }
+  const int begin = t * Shape::owned, last = min_of(begin + Shape::owned, tile.queries) - 1;
+  const int from = max_of(begin + tile.first_offset, 0), to = min_of(last + tile.end_offset, tile.key_count);
+  tile.first = from / Shape::rows, tile.last = to > from ? (to - 1) / Shape::rows : tile.first - 1;
+  tile.first_head = head, tile.head_step = 0;
+  return begin < tile.queries;
 }
 
 // One thread.
@@ -145,85 +121,37 @@ struct WideLoader {
   const BackwardPlan& plan;
   const WideShared<Shape> shared;
   const KeyTile& tile;
-  int group;  // query heads that a tile of keys goes through
 
   HEED_DEVICE void run() const {
-    BackwardStep step(tile, group);
-    for (unsigned n = 0; !step.is_over(); step.advance(group), ++n) {
-      if (n == 0) load_own(first(), shared.own_first(0), shared.own_first_full(), own_row());
+    unsigned n = 0;
+    for (int j = tile.last; j >= tile.first; --j, ++n) {
+      const int row = tile.first_key_row + j * Shape::rows;
+      if (n == 0)
+        load_own<Shape::dim>(
+            {shared.own_first(0), shared.own_first_full(), &plan.q, &g.forward.q, evict_first});
       barrier_wait(shared.first_empty(n), shared.phase(n) ^ 1);
-      load_first(step, n);
-      if (n == 0 && Shape::has_second)
-        load_own(second(), shared.own_second(0), shared.own_second_full(), own_row());
+      load_pieces<Shape::rows, Shape::dim / 64>(
+          {shared.first(n), shared.first_full(n), &plan.k, &g.forward.k, evict_last}, tile.kv_head, tile.b,
+          row);
+      if (n == 0)
+        load_own<Shape::value_dim>({shared.own_second(0), shared.own_second_full(), &plan.out_gradient,
+                                    &g.out_gradient, evict_first});
       barrier_wait(shared.second_empty(n), shared.second_phase(n) ^ 1);
-      load_block<Shape::value_dim>(walked_second(), shared.second(n), shared.second_full(n),
-                                   {walked_head(step), walked_row(step)});
+      load_pieces<Shape::rows, Shape::value_dim / 64>(
+          {shared.second(n), shared.second_full(n), &plan.v, &g.forward.v, evict_last}, tile.kv_head, tile.b,
+          row);
     }
   }
 
  private:
-  struct Source {
-    const CUtensorMap* map;
-    const Tensor* tensor;
-  };
-  struct Place {
-    int head, row;
-  };
-
-  HEED_DEVICE Source keys() const { return {&plan.k, &g.forward.k}; }
-  HEED_DEVICE Source values() const { return {&plan.v, &g.forward.v}; }
-  HEED_DEVICE Source queries() const { return {&plan.q, &g.forward.q}; }
-  HEED_DEVICE Source gradients() const { return {&plan.out_gradient, &g.out_gradient}; }
-  HEED_DEVICE Source first() const { return Shape::owns_queries ? queries() : keys(); }
-  HEED_DEVICE Source second() const { return Shape::owns_queries ? gradients() : values(); }
-  HEED_DEVICE Source walked_first() const { return Shape::owns_queries ? keys() : queries(); }
-  HEED_DEVICE Source walked_second() const { return Shape::owns_queries ? values() : gradients(); }
-
-  HEED_DEVICE int own_head() const { return Shape::owns_queries ? tile.first_head : tile.kv_head; }
-  HEED_DEVICE int own_row() const {
-    return Shape::owns_queries ? tile.first_query_row + tile.tile * Shape::owned : tile.first_key_row;
-  }
-  HEED_DEVICE int walked_head(const BackwardStep& step) const {
-    return Shape::owns_queries ? tile.kv_head : tile.head(step.member);
-  }
-  HEED_DEVICE int walked_row(const BackwardStep& step) const {
-    return (Shape::owns_queries ? tile.first_key_row : tile.first_query_row) + step.tile * Shape::rows;
-  }
-
+  // Both blocks of rows count at one barrier.
   template <int dim>
-  HEED_DEVICE void load_block(const Source& from, SharedAddress to, SharedAddress full,
-                              const Place& at) const {
-    load_pieces<Shape::rows, dim / 64>({to, full, from.map, from.tensor, evict_last}, at.head, tile.b,
-                                       at.row);
-  }
-  // Both blocks count at one barrier, whose arrival comes with the second.
-  template <int dim>
-  HEED_DEVICE void load_both(const Source& from, SharedAddress to, SharedAddress full, int row) const {
-    constexpr int bytes = Shape::rows * dim * 2;
-    barrier_expect(full, bytes);
+  HEED_DEVICE void load_own(BoxCopy copy) const {
+    barrier_arrive_expecting(copy.full, Shape::owned * dim * 2);
+    const int row = tile.first_query_row + tile.tile * Shape::owned;
 #pragma unroll
-    for (int piece = 0; piece < dim / 64; ++piece)
-      load_box(to + piece * Shape::piece_bytes, from.map,
-               {piece * 64, row, from.tensor->stride.heads == 0 ? 0 : own_head(),
-                from.tensor->stride.batch == 0 ? 0 : tile.b},
-               full, evict_first);
-    load_block<dim>(from, to + bytes, full, {own_head(), row + Shape::rows});
-  }
-  HEED_DEVICE void load_own(const Source& from, SharedAddress to, SharedAddress full, int row) const {
-    if (full == shared.own_first_full())
-      load_both<Shape::dim>(from, to, full, row);
-    else
-      load_both<Shape::value_dim>(from, to, full, row);
-  }
-  HEED_DEVICE void load_first(const BackwardStep& step, unsigned n) const {
-    const SharedAddress full = shared.first_full(n);
-    if constexpr (!Shape::owns_queries) {
-      barrier_expect(full, Shape::row_bytes);
-      load_bytes(shared.rows(n),
-                 plan.rows + plan.tile(tile.line + step.tile, walked_head(step)) * 2 * Shape::rows,
-                 Shape::row_bytes, full);
-    }
-    load_block<Shape::dim>(walked_first(), shared.first(n), full, {walked_head(step), walked_row(step)});
+    for (int group = 0; group < Shape::groups; ++group, copy.to += Shape::rows * dim * 2)
+      load_boxes<Shape::rows, dim / 64>(copy, tile.first_head, tile.b, row + group * Shape::rows);
   }
 };
 
@@ -274,6 +202,13 @@ struct WideQueryScores {
     }
   }
 
+  // Products become tanh of what a softcap gets.
+  HEED_DEVICE void cap(Scores& s) const {
+    const float factor = in_register(c.scale_over_softcap);
+#pragma unroll
+    for (int n = 0; n < columns / 2; ++n) s[n] = fast_tanh(s[n] * factor);
+  }
+
   // Scores become weights, times the slope of a softcap.
   HEED_DEVICE void weigh(Scores& s) const {
     const float scale = Shape::capped ? c.softcap_log2e : c.scale_log2e;
@@ -300,39 +235,36 @@ class WideConsumer {
 
  public:
   HEED_DEVICE WideConsumer(const GradientCall& call, const BackwardPlan& launch, WideShared<Shape> memory)
-      : g(call), plan(launch), shared(memory), of_queries(call, launch, memory.tile(), keys.group) {
+      : g(call), plan(launch), shared(memory), scores(call, launch, memory.tile(), keys.group) {
     keys.tile = &shared.tile();
   }
 
   HEED_DEVICE void run() {
 #pragma unroll
-    for (int n = 0; n < Shape::out_dim / 2; ++n) sums[n] = 0;
+    for (int n = 0; n < Shape::dim / 2; ++n) sums[n] = 0;
     if (keys.tile->first <= keys.tile->last) attend();
     write();
   }
 
  private:
-  // While the scores of a step become weights its dP is found; the next step's S while the sums take the
-  // last.
+  // While the scores of a step become weights its dP is found; the next step's S while dQ takes the last.
   HEED_DEVICE void attend() {
-    const int group = Shape::owns_queries ? 1 : plan.group;
-    BackwardStep step(*keys.tile, group);
+    BackwardStep step(*keys.tile, 1);
     barrier_wait(shared.own_first_full(), 0);
-    if constexpr (Shape::has_second) barrier_wait(shared.own_second_full(), 0);
-    clear_owned();
+    barrier_wait(shared.own_second_full(), 0);
     begin(step);
     find_weights(step);
 #pragma unroll 1
     for (unsigned n = 0;; ++n) {
-      add(n);
-      step.advance(group);
+      scores.differentiate(w, s, dp);
+      add_rows<type>(sums, w, {shared.first(n), Shape::piece_bytes});
+      step.advance(1);
       steps = n + 1;
       if (step.is_over()) break;
       begin(step);
       wait_for_products<1>();
       pin(sums);
       keys.release_own(shared.first_empty(n));
-      if constexpr (!Shape::has_second) keys.release_own(shared.second_empty(n));
       find_weights(step);
     }
     wait_for_products<0>();
@@ -350,53 +282,21 @@ class WideConsumer {
   // And dP; the weights take the place of S.
   HEED_DEVICE void find_weights(const BackwardStep& step) {
     barrier_wait(shared.second_full(steps), shared.second_phase(steps));
-    if constexpr (Shape::has_second) {
-      multiply_rows<type, Shape::value_dim>(dp, {shared.own_second(keys.group), Shape::piece_bytes},
-                                            {shared.second(steps), Shape::piece_bytes});
-      wait_for_products<1>();
-    } else {
-      wait_for_products<0>();
-    }
+    multiply_rows<type, Shape::value_dim>(dp, {shared.own_second(keys.group), Shape::piece_bytes},
+                                          {shared.second(steps), Shape::piece_bytes});
+    wait_for_products<1>();
     pin(s);
-    if constexpr (Shape::capped) of_keys().cap(s);
-    if constexpr (Shape::owns_queries) {
-      of_queries.hide(s, step.tile);
-      of_queries.weigh(s);
-    } else {
-      of_keys().hide(s, step.tile * rows);
-      of_keys().weigh(s, w, shared.rows(steps), 0);
-    }
-    if constexpr (Shape::has_second) {
-      wait_for_products<0>();
-      pin(dp);
-      keys.release_own(shared.second_empty(steps));
-    }
+    if constexpr (Shape::capped) scores.cap(s);
+    scores.hide(s, step.tile);
+    scores.weigh(s);
+    wait_for_products<0>();
+    pin(dp);
+    keys.release_own(shared.second_empty(steps));
   }
 
-  HEED_DEVICE void add(unsigned n) {
-    if constexpr (Shape::owns_queries)
-      of_queries.differentiate(w, s, dp);
-    else if constexpr (Shape::has_second)
-      of_keys().differentiate(w, s, dp, shared.rows(n) + rows * 4, 0);
-    add_rows<type>(sums, w, {Shape::has_second ? shared.first(n) : shared.second(n), Shape::piece_bytes});
-  }
-
-  // Keys that are not the sequence's own have weights of 0, but may be NaN; so may queries beyond the last.
-  HEED_DEVICE void clear_owned() const {
-    if constexpr (!Shape::owns_queries) {
-      const int from = keys.tile->key_count - keys.tile->first_key();
-      if (from >= Shape::owned) return;
-#pragma unroll
-      for (int group = 0; group < Shape::groups; ++group) {
-        clear<Shape::dim>(shared.own_first(group), from - group * rows);
-        if (Shape::has_second) clear<Shape::value_dim>(shared.own_second(group), from - group * rows);
-      }
-      fence_async_proxy();
-      keys.sync_both();
-    }
-  }
+  // Keys that are not the sequence's own have weights of 0, but may be NaN.
   HEED_DEVICE void clear_walked(int tile) const {
-    const int from = (Shape::owns_queries ? keys.tile->key_count : keys.tile->queries) - tile * rows;
+    const int from = keys.tile->key_count - tile * rows;
     if (from >= rows) return;
     barrier_wait(shared.second_full(steps), shared.second_phase(steps));
     clear<Shape::dim>(shared.first(steps), from);
@@ -415,45 +315,31 @@ class WideConsumer {
 
   HEED_DEVICE void write() const {
     const KeyTile& tile = *keys.tile;
-    const GradientTarget to =
-        Shape::of == WideOf::v ? GradientTarget{g.v, g.rows.unfinished_v, g.forward.value_dim, lowered<type>}
-        : Shape::of == WideOf::k
-            ? GradientTarget{g.k, g.rows.unfinished_k, g.forward.dim, g.scale * lowered<type>}
-            : GradientTarget{g.q, g.rows.unfinished_q, g.forward.dim, g.scale * lowered<type>};
+    const GradientTarget to{g.q, g.rows.unfinished_q, g.forward.dim, g.scale * lowered<type>};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int own = keys.key(r);
-      TargetRow target;
-      if constexpr (Shape::owns_queries) {
-        const int i = tile.tile * Shape::owned + own;
-        const Query q{tile.b, tile.first_head, i, tile.first_query_row + i};
-        target = {row_of(g.q, q), g.row(q.b, q.h, q.row), i < tile.queries};
-      } else {
-        const std::int64_t row = tile.first_key_row + own;
-        target = {row_of(to.tensor, tile.b, tile.kv_head, row), g.key(tile.b, tile.kv_head, row),
-                  own < tile.keys};
-      }
+      const int i = tile.tile * Shape::owned + keys.key(r);
+      const Query q{tile.b, tile.first_head, i, tile.first_query_row + i};
+      const TargetRow target{row_of(g.q, q), g.row(q.b, q.h, q.row), i < tile.queries};
 #pragma unroll
-      for (int slab = 0; slab < Shape::out_dim / 64; ++slab)
+      for (int slab = 0; slab < Shape::dim / 64; ++slab)
         write_slab(g, to, target, slab, reinterpret_cast<const SlabSums&>(sums[32 * slab]), r);
     }
   }
-
-  HEED_DEVICE BackwardScores<Shape> of_keys() const { return {g.forward, keys}; }
 
   const GradientCall& g;
   const BackwardPlan& plan;
   const WideShared<Shape> shared;
   BackwardKeys keys{};
-  WideQueryScores<Shape> of_queries;
+  WideQueryScores<Shape> scores;
   unsigned steps = 0;  // that are over
-  float sums[Shape::out_dim / 2], s[rows / 2], dp[rows / 2];
+  float sums[Shape::dim / 2], s[rows / 2], dp[rows / 2];
   BackwardWeights w;
 };
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
-    wide_backward_kernel(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
+    wide_queries_kernel(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
   extern __shared__ unsigned char memory[];
   const WideShared<Shape> shared(memory);
   bool is_nobodys = false;
@@ -462,40 +348,43 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     prefetch_map(&plan.q), prefetch_map(&plan.k), prefetch_map(&plan.v), prefetch_map(&plan.out_gradient);
     is_nobodys = !find_wide_tile<Shape>(g, plan, shared.tile());
   }
-  if (any(is_nobodys)) return;
-  if (thread_index() < 128) {
+  is_nobodys = any(is_nobodys);
+  if (!is_nobodys && thread_index() < 128) {
     lower_registers<Shape::producer_registers>();
     if (uniform(thread_index() / 32) == 0 && elect_one())
-      WideLoader<Shape>{g, plan, shared, shared.tile(), Shape::owns_queries ? 1 : plan.group}.run();
-  } else {
+      WideLoader<Shape>{g, plan, shared, shared.tile()}.run();
+  } else if (!is_nobodys) {
     raise_registers<Shape::consumer_registers>();
     WideConsumer<Shape>(g, plan, shared).run();
   }
+  // So that whatever comes next on the stream comes after the launch ahead, too.
+  if (block_index() + 1 == gridDim.x) wait_for_prior_launches();
 }
 
 template <class Shape>
-void launch_wide_shape(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
-  const PrefillOrder& order = Shape::owns_queries ? plan.wide.of_queries : plan.wide.of_keys;
-  const auto kernel = wide_backward_kernel<Shape>;
+void launch_wide_queries(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
+  const PrefillOrder& order = plan.wide.of_queries;
+  const auto kernel = wide_queries_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
         "cudaFuncSetAttribute");
-  kernel<<<static_cast<unsigned>(order.heads * order.tiles), Shape::threads, Shape::shared_bytes, stream>>>(
-      g, plan);
+  const Grid grid{static_cast<unsigned>(order.heads * order.tiles), Shape::threads, Shape::shared_bytes};
+  if ((g.v.data || g.k.data)) return launch_early(kernel, grid, stream, g, plan);
+  kernel<<<grid.blocks, grid.threads, grid.shared_bytes, stream>>>(g, plan);
   check(cudaGetLastError(), "cuda.backward: wide heads");
 }
 
 template <int dim, int value_dim, Type type, BackwardKind kind>
 void launch_wide_backward(const GradientCall& g, BackwardPlan plan, Stream stream) {
   const Call& c = g.forward;
-  using Values = WideShape<dim, value_dim, type, kind, WideOf::v>;
-  plan.q = tensor_map(c.q, {c.dim, g.query_rows, c.heads, c.batch}, Values::rows);
-  plan.out_gradient = tensor_map(g.out_gradient, {c.value_dim, g.query_rows, c.heads, c.batch}, Values::rows);
-  plan.k = tensor_map(c.k, {c.dim, g.key_rows, c.kv_heads, c.batch}, Values::rows);
-  plan.v = tensor_map(c.v, {c.value_dim, g.key_rows, c.kv_heads, c.batch}, Values::rows);
-  launch_backward_rows<Values>(g, plan, stream);
-  if (g.v.data) launch_wide_shape<Values>(g, plan, stream);
-  if (g.k.data) launch_wide_shape<WideShape<dim, value_dim, type, kind, WideOf::k>>(g, plan, stream);
-  if (g.q.data) launch_wide_shape<WideShape<dim, value_dim, type, kind, WideOf::q>>(g, plan, stream);
+  using Queries = WideShape<dim, value_dim, type, kind>;
+  plan.q = tensor_map(c.q, {c.dim, g.query_rows, c.heads, c.batch}, Queries::rows);
+  plan.out_gradient =
+      tensor_map(g.out_gradient, {c.value_dim, g.query_rows, c.heads, c.batch}, Queries::rows);
+  plan.k = tensor_map(c.k, {c.dim, g.key_rows, c.kv_heads, c.batch}, Queries::rows);
+  plan.v = tensor_map(c.v, {c.value_dim, g.key_rows, c.kv_heads, c.batch}, Queries::rows);
+  launch_backward_rows<Queries>(g, plan, stream);
+  if (g.v.data || g.k.data) launch_wide_keys<WideKeysShape<dim, value_dim, type, kind>>(g, plan, stream);
+  if (g.q.data) launch_wide_queries<Queries>(g, plan, stream);
 }
 
 }  // namespace heed::cuda
