@@ -74,9 +74,10 @@ struct BackwardShape {
   // (C7511). (H200, November 2026.)
   static constexpr bool copies =
       kind == BackwardKind::plain && (dim == 128 ? tiles_are_short : type == Type::bf16);
-  // Whether operands and sums have policies of the call's: kernels of 64 dimensions let products wait then
-  // (C7511 with a bias, and of f16 with a softcap).
-  static constexpr bool may_stream = dim == 128;
+  // Whether operands and sums have policies of the call's. Of 64 dimensions ptxas lets products of some
+  // options wait with them (C7511: a bias, and a softcap of f16), of others without (dropout of f16).
+  static constexpr bool may_stream =
+      dim == 128 || kind == BackwardKind::plain || (kind == BackwardKind::dropping && type == Type::f16);
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a launch that asks for more would wait for ever.
   static constexpr int producer_registers = 24, consumer_registers = 240;
