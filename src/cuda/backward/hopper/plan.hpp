@@ -75,9 +75,9 @@ struct BackwardShape {
   static constexpr bool copies =
       kind == BackwardKind::plain && (dim == 128 ? tiles_are_short : type == Type::bf16);
   // Whether operands and sums have policies of the call's. Of 64 dimensions ptxas lets products of some
-  // options wait with them (C7511: a bias, and a softcap of f16), of others without (dropout of f16).
+  // options wait with them, of others without (C7511): as each has none.
   static constexpr bool may_stream =
-      dim == 128 || kind == BackwardKind::plain || (kind == BackwardKind::dropping && type == Type::f16);
+      dim == 128 || kind == BackwardKind::plain || (type == Type::f16 ? biased || dropping : capped);
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a launch that asks for more would wait for ever.
   static constexpr int producer_registers = 24, consumer_registers = 240;
