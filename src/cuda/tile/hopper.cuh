@@ -130,8 +130,9 @@ HEED_DEVICE void store_remote(SharedAddress to, const float (&x)[2], SharedAddre
       : "memory");
 }
 
-// Policies of the second-level cache for what is read.
-constexpr std::uint64_t evict_first = 0x12F0000000000000u, evict_last = 0x14F0000000000000u;
+// Policies of the second-level cache for what is read or written.
+constexpr std::uint64_t evict_first = 0x12F0000000000000u, evict_last = 0x14F0000000000000u,
+                        evict_normal = 0x1000000000000000u;
 
 struct BoxAt {
   int dim, row, head, entry;
@@ -184,11 +185,23 @@ HEED_DEVICE void store_bytes(void* to, SharedAddress from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                : "memory");
 }
+HEED_DEVICE void store_bytes(void* to, SharedAddress from, int bytes, std::uint64_t policy) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(to),
+               "r"(from), "r"(bytes), "l"(policy)
+               : "memory");
+}
 // Adds floats to those in memory.
 HEED_DEVICE void add_floats(float* to, SharedAddress from, int bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
                "r"(from), "r"(bytes)
                : "memory");
+}
+HEED_DEVICE void add_floats(float* to, SharedAddress from, int bytes, std::uint64_t policy) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;" ::"l"(
+          to),
+      "r"(from), "r"(bytes), "l"(policy)
+      : "memory");
 }
 HEED_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Until this thread's stores have read their memory, or until they are done.

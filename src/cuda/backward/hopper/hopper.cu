@@ -34,9 +34,9 @@ struct BackwardBytes {
 };
 
 // Of a tile of keys, on average. That the copy engine writes dK and dV takes 3.4 us off a tile, and puts 0.05
-// us on every step of 128 dimensions: with 16 steps a call took 7 % less, with 72 and more 1 or 2 % more
-// (H200, November 2026).
-constexpr std::int64_t short_tile_steps = 48;
+// us on every step of 128 dimensions: with 16 steps a call took 7 % less, with 63 2 % less, with 72 and more
+// 1 or 2 % more (H200, November 2026).
+constexpr std::int64_t short_tile_steps = 64;
 
 // Where sequences differ, as if every query saw every key.
 TileSteps steps_of(const GradientCall& g, int tiles) {
@@ -110,6 +110,28 @@ const char* options_refuse(const Call& c) {
   return nullptr;
 }
 
+// Whether what blocks read and add between two uses of a tile of queries is more than the second-level cache
+// holds. Where tiles of keys end at the same query, all blocks are at the same queries; where a window ends
+// before, a tile of queries is wanted again when the block of the next 128 keys has come as far, 128 queries
+// of each head of the group later. With 32 heads of 4096 over 8 in a window of 1024 that are 69 MB: steps
+// took 2.97 us instead of 2.15, in which 132 blocks move 96 KB each (Q and dO, and sums of dQ there and
+// back): what memory has. With Q and dO evicted first and sums last the call took 379 us instead of 420; with
+// Q and dO evicted first 396; but a causal call, whose blocks share them, 711 instead of 651 (H200, November
+// 2026); of 16384 1556 instead of 1964, and 64 heads of 64 over 8 417 instead of 474. Where not even the sums
+// stay (64 heads of 128 over 8) 930 instead of 905.
+bool exceed_cache(const GradientCall& g, int tiles) {
+  const Call& c = g.forward;
+  if (c.sequences) return false;
+  const std::int64_t rows = backward_rows(c), last_tile = (c.each.queries - 1) / rows;
+  std::int64_t ending_before = 0;
+  for (int n = 0; n < tiles; ++n)
+    ending_before += query_tiles_of(c.each, n, static_cast<int>(rows)).last < last_tile;
+  constexpr std::int64_t bytes_of_number = 2 + 2 + 4, held_bytes = 40'000'000, most = 100'000'000;
+  const std::int64_t between =
+      device_facts().multiprocessors * backward_keys * c.group() * backward_dims(c).dim * bytes_of_number;
+  return 2 * ending_before > tiles && between > held_bytes && between < most;
+}
+
 // As sums of dQ are done: of the heads of a section those of the last queries first, or under a causal mask
 // those of the first.
 PrefillOrder writing_order(const Call& c, const BackwardPlan& plan) {
@@ -133,6 +155,7 @@ BackwardPlan plan_of(const GradientCall& g, const Workspace& workspace) {
   plan.group = static_cast<int>(c.group()), plan.heads = static_cast<int>(c.heads);
   plan.bias_gradient = bias_gradient(g);
   const int in_head = plan.order.tiles;
+  plan.streams_queries = exceed_cache(g, in_head);
   plan.tiles_are_short = in_head > 0 && steps_of(g, in_head).all / in_head <= short_tile_steps;
   plan.next_tile = workspace.counters();
   plan.rows = reinterpret_cast<float*>(workspace.rest());

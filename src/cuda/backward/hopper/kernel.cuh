@@ -60,6 +60,8 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
   if (Shape::biased) plan.bias = tensor_map(c.bias, {c.keys, g.query_rows, c.heads, c.batch}, Shape::rows);
   if (plan.bias_gradient == BiasGradient::of_products)
     plan.to_bias = tensor_map(g.bias.tensor, {c.keys, c.queries, c.heads, c.batch}, Shape::rows);
+  plan.query_policy = plan.streams_queries ? evict_first : evict_last;
+  plan.sum_policy = plan.streams_queries ? evict_last : evict_normal;
   plan.copies_gradients = Shape::copies && are_copied(g);
   if (plan.copies_gradients) {
     plan.to_k = tensor_map(g.k, {c.dim, g.key_rows, c.kv_heads, c.batch}, 64);

@@ -74,6 +74,10 @@ struct BackwardShape {
   // (C7511). (H200, November 2026.)
   static constexpr bool copies =
       kind == BackwardKind::plain && (dim == 128 ? tiles_are_short : type == Type::bf16);
+  // Whether operands and sums have policies of the call's. Of 64 dimensions ptxas lets products of some
+  // options wait with them, of others without (C7511): as each has none.
+  static constexpr bool may_stream =
+      dim == 128 || kind == BackwardKind::plain || (type == Type::f16 ? biased || dropping : capped);
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a launch that asks for more would wait for ever.
   static constexpr int producer_registers = 24, consumer_registers = 240;
@@ -154,9 +158,11 @@ struct BackwardPlan {
   BiasGradient bias_gradient;
   int heads;
 
+  bool streams_queries;   // Q and dO are to leave the second-level cache first, sums of dQ last
   bool tiles_are_short;   // tiles of keys have so few steps that what is between them counts
   bool copies_gradients;  // the copy engine writes dK and dV, through these
   CUtensorMap to_k, to_v;
+  std::uint64_t query_policy, sum_policy;  // of that cache
 
   // A tile of the line of queries, of one head, counted through all heads.
   constexpr std::int64_t tile(int in_line, int head) const { return std::int64_t{in_line} * heads + head; }

@@ -87,7 +87,7 @@ class BackwardLoader {
       load_queries(tile, step.tile, head);
       if (is_first) load_keys(tile);
       load_pieces<Shape::rows, Shape::pieces>({shared.gradients(loaded), shared.gradients_full(loaded),
-                                               &plan.out_gradient, &g.out_gradient, evict_last},
+                                               &plan.out_gradient, &g.out_gradient, query_policy()},
                                               head, tile.b, tile.first_query_row + step.tile * Shape::rows);
       if (Shape::biased) load_bias(tile, step.tile, head);
     }
@@ -104,8 +104,11 @@ class BackwardLoader {
     barrier_expect(full, Shape::row_bytes);
     load_bytes(shared.rows(loaded), plan.rows + plan.tile(tile.line + n, head) * 2 * Shape::rows,
                Shape::row_bytes, full);
-    load_pieces<Shape::rows, Shape::pieces>({shared.queries(loaded), full, &plan.q, &c.q, evict_last}, head,
-                                            tile.b, tile.first_query_row + n * Shape::rows);
+    load_pieces<Shape::rows, Shape::pieces>({shared.queries(loaded), full, &plan.q, &c.q, query_policy()},
+                                            head, tile.b, tile.first_query_row + n * Shape::rows);
+  }
+  HEED_DEVICE std::uint64_t query_policy() const {
+    return Shape::may_stream ? plan.query_policy : evict_last;
   }
   // One at a time: consumers are done with it before the step's other half.
   HEED_DEVICE void load_bias(const KeyTile& tile, int n, int head) const {
@@ -173,10 +176,17 @@ class BackwardAdder {
     barrier_wait(shared.sums_full(n), shared.phase_of_two(n));
     fence_all_proxies();
     float* const sum = plan.sums + at * (Shape::rows * Shape::dim);
-    if (before == 0)
-      store_bytes(sum, shared.sums(n), Shape::sum_bytes);
-    else
-      add_floats(sum, shared.sums(n), Shape::sum_bytes);
+    if constexpr (Shape::may_stream) {
+      if (before == 0)
+        store_bytes(sum, shared.sums(n), Shape::sum_bytes, plan.sum_policy);
+      else
+        add_floats(sum, shared.sums(n), Shape::sum_bytes, plan.sum_policy);
+    } else {
+      if (before == 0)
+        store_bytes(sum, shared.sums(n), Shape::sum_bytes);
+      else
+        add_floats(sum, shared.sums(n), Shape::sum_bytes);
+    }
     commit_stores();
     wait_for_stores_to_read();
     barrier_arrive(shared.sums_empty(n));
