@@ -13,6 +13,7 @@
 
 #include "cuda/backward/backward.hpp"
 #include "cuda/prefill/copied_rows.hpp"
+#include "cuda/prefill/plan.hpp"
 #include "cuda/projection/projection.hpp"
 #include "cuda/runtime/arrays.hpp"
 #include "cuda/runtime/device.hpp"
@@ -130,6 +131,20 @@ class RoleCall {
     };
     lay_out(call.k, call.dim), lay_out(call.v, call.value_dim);
     extents.key_rows = rows;
+    if (may_read_pages(call)) read_pages();
+  }
+
+  // The copy engine numbers lines from the first page in memory.
+  void read_pages() {
+    const unsigned char *first = nullptr, *last = nullptr;
+    for (const cache::PagedSequence& s : lowered.problem.cached)
+      for (const unsigned char* page : PageDistances::table_of(call, s)) {
+        if (!first || page < first) first = page;
+        if (page > last) last = page;
+      }
+    const std::int64_t lines = (last - first + call.layout.page_bytes()) / Upload::line;
+    if (!first || lines > std::numeric_limits<int>::max()) return;
+    call.k.data = first, extents.key_rows = lines;
   }
 
   std::vector<Sequence> own_{};  // where they are not the problem's
@@ -348,7 +363,8 @@ namespace {
 // To copy rows pays where many queries read them.
 const char* prefill_refuses(const Call& c, const Extents& extents, const CopiedRows& copies) {
   constexpr std::int64_t min_queries = 128, max_batch = 65535, max_rows = 1 << 21;  // of a launch
-  const bool is_large = c.batch > max_batch || extents.query_rows > max_rows || extents.key_rows > max_rows;
+  const bool is_large =
+      c.batch > max_batch || extents.query_rows > max_rows || (!c.cached && extents.key_rows > max_rows);
   if (!copies.empty() && (c.queries < min_queries || is_large))
     return "the copy engine wants rows without gaps, and everything on 16 bytes; there are too few queries, "
            "or "

@@ -223,6 +223,7 @@ CLAIM(prefill_of_documents_has_the_bits_of_prefill_of_each) {
 struct CachedPrefill {
   CacheType type;
   std::int64_t page_size, tokens, queries, dim, value_dim;  // page_size 0: contiguous
+  std::int64_t fewer = 37;                                  // tokens of the second sequence
 
   KvCache cache() const {
     KvCacheConfig config{
@@ -244,14 +245,17 @@ CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
                                  {CacheType::bf16, 64, 900, 140, 72, 40},
                                  {CacheType::bf16, 128, 1300, 333, 192, 128},
                                  {CacheType::bf16, 16, 700, 129, 192, 192},
-                                 {CacheType::f16, 64, 700, 200, 256, 256}})
+                                 {CacheType::f16, 64, 700, 200, 256, 256},
+                                 {CacheType::bf16, 256, 900, 260, 64, 64},
+                                 {CacheType::bf16, 64, 2390, 270, 128, 128, 0},
+                                 {CacheType::f16, 128, 640, 200, 96, 88, 0}})
     for (const bool is_poisoned : {false, true}) {
       const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
       KvCache cache = t.cache();
       const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 151, 2, dtype);
       Tensor v = Tensor::random({2, 2, t.tokens, t.value_dim}, 152, 2, dtype);
       if (is_poisoned) v.set(0, 1, t.tokens - 20, 3, nan);
-      const std::vector<std::int64_t> counts{t.tokens, t.tokens - 37};
+      const std::vector<std::int64_t> counts{t.tokens, t.tokens - t.fewer};
       cache.append(k.view(), v.view(), counts);
       const Tensor q = Tensor::random({2, 4, t.queries, t.dim}, 153, 3, dtype);
       Tensor paged({2, 4, t.queries, t.value_dim}, dtype);
@@ -278,7 +282,7 @@ CLAIM(prefill_over_int8_pages_is_within_the_bound) {
       KvCache cache = t.cache();
       const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 161, 2, dtype),
                    v = Tensor::random({2, 2, t.tokens, t.value_dim}, 162, 2, dtype);
-      const std::vector<std::int64_t> counts{t.tokens, t.tokens - 37};
+      const std::vector<std::int64_t> counts{t.tokens, t.tokens - t.fewer};
       cache.append(k.view(), v.view(), counts);
       const Tensor q = Tensor::random({2, 4, t.queries, t.dim}, 163, 3, dtype);
       Tensor out({2, 4, t.queries, t.value_dim}, dtype);

@@ -14,6 +14,7 @@
 #include "cuda/prefill/plan.hpp"
 #include "cuda/prefill/producer.cuh"
 #include "cuda/prefill/rows.cuh"
+#include "cuda/prefill/sixteens.cuh"
 #include "cuda/tile/block.cuh"
 #include "cuda/tile/hopper.cuh"
 #include "cuda/tile/row.cuh"
@@ -91,8 +92,8 @@ struct PrefillProducts {
 
   HEED_DEVICE PrefillProducts(const PrefillShared<Shape>& shared, int group)
       : first_queries(operand(shared.queries(0) + group * 64 * 128)),
-        first_keys(operand(shared.keys(0))),
-        first_values(operand(shared.values(0), keys * 128)) {}
+        first_keys(operand(shared.keys(0), Shape::in_sixteens ? dim * 32 : 16)),
+        first_values(operand(shared.values(0), Shape::in_sixteens ? 512 : keys * 128)) {}
 
   HEED_DEVICE void take_queries(unsigned n) {
     queries =
@@ -110,7 +111,10 @@ struct PrefillProducts {
 #pragma unroll
     for (int k = 0; k < dim / 16; ++k) {
       const Operand a = advanced(queries, k / 4 * Shape::rows * 128 + k % 4 * 32);
-      multiply<type, 0>(sums, a, advanced(b, k / 4 * keys * 128 + k % 4 * 32), k != 0);
+      if constexpr (Shape::in_sixteens)
+        multiply<type, 1, 32>(sums, a, advanced(b, k * 512), k != 0);
+      else
+        multiply<type, 0>(sums, a, advanced(b, k / 4 * keys * 128 + k % 4 * 32), k != 0);
     }
     commit_products();
     pin(sums);
@@ -123,7 +127,9 @@ struct PrefillProducts {
     pin(p), pin(o);
     fence_products();
 #pragma unroll
-    for (int k = 0; k < rows / 16; ++k) multiply<type, 1>(o, p + 4 * k, advanced(b, k * 2048));
+    for (int k = 0; k < rows / 16; ++k)
+      multiply<type, 1, Shape::in_sixteens ? 32 : 128>(
+          o, p + 4 * k, advanced(b, k * (Shape::in_sixteens ? value_dim * 32 : 2048)));
     commit_products();
     pin(o), pin(p);
   }
@@ -259,6 +265,8 @@ class PrefillConsumer {
     softmax.clear();
     products.take_queries(n);
     barrier_wait(shared.queries_full(n), shared.query_phase(n));
+    if constexpr (Shape::in_sixteens)
+      turn_queries<Shape::pieces, Shape::rows * 128>(rows.team, shared.queries(n) + rows.group * 64 * 128);
   }
 
   // The weights of the last tile of keys, whose products nothing hides.
@@ -309,6 +317,7 @@ class PrefillConsumer {
     pin(s);
     rows.release(shared.keys_empty(next));
     weigh(j, hidden);
+    if constexpr (Shape::scaled) pin(first_sums<keys / 4>(s));
     wait_for_products<0>();
     pin(o), pin(p);
     rows.release(shared.values_empty(taken));
@@ -336,7 +345,7 @@ class PrefillConsumer {
   HEED_DEVICE void weigh(int j, HiddenColumns hidden) {
     if constexpr (Shape::sloped) PrefillSlopes<Shape>{c, rows}.apply(s, j);
     if constexpr (Shape::biased) bias(stage).apply(s, bias_is_low), release_own(shared.bias_empty(stage));
-    if constexpr (Shape::scaled) PrefillScales<Shape>{rows, shared.scales(stage)}.scale_scores(s);
+    if constexpr (Shape::scaled) scales().scale_scores(s);
     hide<columns>(j, hidden);
     if constexpr (Shape::capped) {
       PrefillSoftcap<Shape>(c).template apply<columns>(s);
@@ -344,7 +353,7 @@ class PrefillConsumer {
     }
     softmax.template weigh<columns>(s);
     if constexpr (Shape::dropping) PrefillDropout<Shape>{c, rows}.apply(s, j);
-    if constexpr (Shape::scaled) PrefillScales<Shape>{rows, shared.scales(stage)}.scale_weights(s);
+    if constexpr (Shape::scaled) scales().template scale_weights<0, keys / 2>(s);
   }
   template <int columns>
   HEED_DEVICE void hide(int j, HiddenColumns hidden) {
@@ -353,21 +362,33 @@ class PrefillConsumer {
     if (hidden.before) hide_before<Shape, columns>(s, rows, j);
     if (hidden.after) hide_after<Shape, columns>(s, rows, j);
   }
+  HEED_DEVICE PrefillScales<Shape> scales() const { return {shared.scales(stage), rows.lane}; }
   HEED_DEVICE PrefillBias<Shape> bias(unsigned n) const { return {c, rows, shared.bias(n)}; }
 
-  // Weights in 16 bits: a thread's sums lie as an operand wants them.
+  // Weights in 16 bits: a thread's sums lie as an operand wants them. Half of an int8 cache's get their
+  // scales here, beside exponentials that come after the wait for the last product: 8192 keys under 512
+  // queries took 113 us, with all of them before it 123 (H200, November 2026).
   template <int columns = keys>
   HEED_DEVICE void narrow() {
+    if constexpr (Shape::scaled) scales().template scale_weights<keys / 2, keys>(s);
 #pragma unroll
-    for (int n = 0; n < keys / 4; ++n) p[n] = n < columns / 4 ? pack2<type>(s[2 * n], s[2 * n + 1]) : 0;
+    for (int n = 0; n < keys / 4; ++n) {
+      const int turned = Shape::in_sixteens && n % 4 >= 2;  // tokens 8 to 15 of sixteen
+      p[n] = n < columns / 4 ? pack2<type>(s[2 * n + turned], s[2 * n + 1 - turned]) : 0;
+    }
   }
 
   // Values beyond the sequence's keys have weight 0, but may be NaN.
   HEED_DEVICE void clear_tail() {
     wait_for_values(taken);
     const int from = rows.tile->tail, count = keys - from;
-    for (int n = thread_index() - 128; n < Shape::value_pieces * count * 8; n += 128 * Shape::groups)
-      clear_shared16(shared.values(taken) + (n / (count * 8) * keys + from) * 128 + n % (count * 8) * 16);
+    if constexpr (Shape::in_sixteens)
+      for (int n = thread_index() - 128; n < Shape::value_dim / 8 * count; n += 128 * Shape::groups)
+        clear_shared16(shared.values(taken) +
+                       value_in_sixteens<Shape::value_dim>(from + n % count, n / count));
+    else
+      for (int n = thread_index() - 128; n < Shape::value_pieces * count * 8; n += 128 * Shape::groups)
+        clear_shared16(shared.values(taken) + (n / (count * 8) * keys + from) * 128 + n % (count * 8) * 16);
     fence_async_proxy();
     named_sync(4, 128 * Shape::groups);
   }

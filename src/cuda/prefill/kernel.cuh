@@ -35,12 +35,25 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
 }
 
+// Of keys or of values: in rows, or as in pages.
+template <class Shape>
+CUtensorMap keys_map(const Tensor& t, std::int64_t dim, const Call& c, const Extents& extents) {
+  if constexpr (Shape::paged)
+    return tensor_map_of_sixteens(t, {dim, c.layout.page_size / 16, extents.key_rows, Shape::dim});
+  const std::int64_t heads = (c.k.stride.batch == 0 ? 1 : c.batch) * c.kv_heads;
+  if constexpr (Shape::scaled)
+    return tensor_map_of_sixteens(t, {dim, heads * extents.key_rows / 16, 1, Shape::dim});
+  return tensor_map(t, {dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
+}
+
 template <class Shape>
 void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan plan, Stream stream) {
   plan.q = tensor_map(c.q, {c.dim, extents.query_rows, c.heads, c.batch}, Shape::rows / plan.tile_heads);
   plan.out = tensor_map(c.out, {c.value_dim, extents.query_rows, c.heads, c.batch}, 64);
-  plan.k = tensor_map(c.k, {c.dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
-  plan.v = tensor_map(c.v, {c.value_dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
+  plan.k = keys_map<Shape>(c.k, c.dim, c, extents);
+  plan.v = Shape::paged
+               ? keys_map<Shape>(c.k, c.layout.value_width(), c, extents)
+               : keys_map<Shape>(c.v, Shape::scaled ? c.layout.value_width() : c.value_dim, c, extents);
   if (Shape::biased)
     plan.bias = tensor_map(c.bias, {c.keys, extents.query_rows, c.heads, c.batch}, Shape::rows);
   const auto kernel = prefill_kernel<Shape>;
@@ -49,7 +62,7 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
   const int at_once = device_facts().multiprocessors;
   const int blocks = plan.tiles < at_once ? plan.tiles : at_once;
   const Grid grid{static_cast<unsigned>(blocks), Shape::threads, Shape::shared_bytes};
-  if constexpr (Shape::cut) return launch_early(kernel, grid, stream, c, plan);
+  if constexpr (Shape::cut || Shape::in_sixteens) return launch_early(kernel, grid, stream, c, plan);
   kernel<<<grid.blocks, grid.threads, grid.shared_bytes, stream>>>(c, plan);
   check(cudaGetLastError(), "cuda.prefill");
 }

@@ -203,27 +203,26 @@ struct PrefillBias {
 template <class Shape>
 struct PrefillScales {
   static constexpr int keys = Shape::keys;
-  const PrefillRows& rows;
-  SharedAddress tile;
+  SharedAddress own;  // of this thread's first two keys
 
-  HEED_DEVICE void scale_scores(float (&s)[keys / 2]) const {
-    each(s, 0, [](float score, float scale) { return score * scale; });
+  HEED_DEVICE PrefillScales(SharedAddress tile, int lane) : own(tile + lane % 4 * 8) {
+    asm volatile("" : "+r"(own));  // else each address is put together by an instruction
   }
+
+  HEED_DEVICE void scale_scores(float (&s)[keys / 2]) const { scale<0, keys>(s, 0); }
+  // Those of keys [first, end).
+  template <int first, int end>
   HEED_DEVICE void scale_weights(float (&s)[keys / 2]) const {
-    each(s, Shape::scale_bytes, [](float weight, float scale) { return weight * scale; });
+    scale<first, end>(s, Shape::scale_bytes);
   }
 
  private:
-  template <class Change>
-  HEED_DEVICE void each(float (&s)[keys / 2], int from, const Change& change) const {
+  template <int first, int end>
+  HEED_DEVICE void scale(float (&s)[keys / 2], int from) const {
 #pragma unroll
-    for (int n = 0; n < keys / 8; ++n) {
-      const float2 scales = load_shared_floats(tile + from + (8 * n + 2 * (rows.lane % 4)) * 4);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float &a = s[4 * n + 2 * r], &z = s[4 * n + 2 * r + 1];
-        a = change(a, scales.x), z = change(z, scales.y);
-      }
+    for (int n = first / 8; n < end / 8; ++n) {
+      const float2 by = load_shared_floats(own + from + n * 32);
+      s[4 * n] *= by.x, s[4 * n + 1] *= by.y, s[4 * n + 2] *= by.x, s[4 * n + 3] *= by.y;
     }
   }
 };

@@ -94,7 +94,8 @@ Partials partials_of(const Call& c, const PrefillTiles& tiles) {
 }
 
 using enum PrefillKind;
-constexpr PrefillKind kinds[] = {plain, cut, capped, masked, masked_capped, sloped, biased, dropping, scaled};
+constexpr PrefillKind kinds[] = {plain,  cut,    capped,   masked, masked_capped,
+                                 sloped, biased, dropping, scaled, paged};
 
 // What a launch of one kernel takes beside its shape.
 struct PrefillLaunch {
@@ -124,7 +125,7 @@ void launch_prefill(const Call& call, const Extents& extents, const PrefillTiles
   if (tiles.count * call.heads == 0) return;
   Call c = call;
   GatheredRows rows{};
-  if (call.cached) {
+  if (call.cached && !reads_pages(call)) {
     rows = gathered(call, extents, workspace.rest(), stream);
     c.k = rows.k, c.v = rows.v;
   }

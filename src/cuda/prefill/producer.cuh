@@ -7,6 +7,7 @@
 #include "cuda/call.hpp"
 #include "cuda/prefill/launch.hpp"
 #include "cuda/prefill/plan.hpp"
+#include "cuda/prefill/sixteens.cuh"
 #include "cuda/tile/hopper.cuh"
 
 namespace heed::cuda {
@@ -196,9 +197,10 @@ struct PrefillSchedule {
         tile.last = max_of(visit_below<Shape>(plan, tile, tile.last), tile.first);
     tile.plain_begin = (tile.begin_of(i1) + Shape::keys - 1) / Shape::keys;
     tile.plain_end = tile.end_of(i0) > 0 ? tile.end_of(i0) / Shape::keys : 0;
-    // Where the tensor ends, the engine fills in zeros.
+    // Where the tensor ends, the engine fills in zeros. A page has what was there before.
     const int own = tile.key_count - tile.last * Shape::keys;
-    tile.tail = s.first_key + s.key_count < plan.key_rows && own < Shape::keys ? max_of(own, 0) : Shape::keys;
+    const bool ends_here = !Shape::paged && s.first_key + s.key_count >= plan.key_rows;
+    tile.tail = !ends_here && own < Shape::keys ? max_of(own, 0) : Shape::keys;
     return tile;
   }
 
@@ -261,6 +263,8 @@ class PrefillProducer {
       : c(call), plan(launch), shared(memory), schedule{call, launch, memory} {}
 
   HEED_DEVICE void run() {
+    if constexpr (Shape::in_sixteens)
+      wait_for_prior_launches();  // lists, and what they make of an int8 cache
     unsigned n = 0;
     for (int number = static_cast<int>(block_index()); number < plan.tiles; ++n) {
       if (Shape::cut && plan.tile_starts) wait_for_prior_launches();
@@ -290,7 +294,10 @@ class PrefillProducer {
     load_queries(c, plan, shared, tile, n);
     const int last_loaded = load_all_but_last_values(tile, first_key, kv_head);
     const int number = tile.again ? 0 : schedule.claim();
-    load_values(last_loaded, first_key, kv_head, tile.b, loaded++);
+    if constexpr (Shape::in_sixteens)
+      load_values(at_hand, loaded++);
+    else
+      load_values(last_loaded, first_key, kv_head, tile.b, loaded++);
     return number;
   }
 
@@ -302,6 +309,18 @@ class PrefillProducer {
   // Keys of all tiles, and values of all but one, which is returned. Without options tiles follow each other:
   // in a loop like the other one ptxas makes code of the whole kernel whose products wait (C7511).
   HEED_DEVICE int load_all_but_last_values(const RowTile& tile, int first_key, int kv_head) {
+    if constexpr (Shape::in_sixteens) {
+      const SixteensFinder<Shape> find(c, plan, tile.b, kv_head);
+      at_hand = find(tile.last);
+      load_keys(at_hand, first_key + tile.last * Shape::keys, kv_head, tile.b, loaded);
+      for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
+        const SixteensTile<Shape> before = at_hand;
+        at_hand = find(j);
+        load_keys(at_hand, first_key + j * Shape::keys, kv_head, tile.b, loaded + 1);
+        load_values(before, loaded);
+      }
+      return tile.first;
+    }
     if constexpr (!Shape::masked) {
       load_keys(tile.last, first_key, kv_head, tile.b, loaded);
       for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
@@ -325,6 +344,26 @@ class PrefillProducer {
     return j;
   }
 
+  // Of these tiles, which lie as in pages.
+  HEED_DEVICE void load_keys(const SixteensTile<Shape>& tile, int first_key, int kv_head, int b,
+                             unsigned n) const {
+    barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
+    if constexpr (Shape::scaled) load_scales(first_key, kv_head, b, n);
+    barrier_arrive_expecting(shared.keys_full(n), Shape::key_bytes);
+#pragma unroll
+    for (int m = 0; m < tile.count; ++m)
+      load_box(shared.keys(n) + m * tile.key_bytes, &plan.k,
+               {0, 0, tile.box[m].sixteen, tile.box[m].key_line}, shared.keys_full(n), evict_last);
+  }
+  HEED_DEVICE void load_values(const SixteensTile<Shape>& tile, unsigned n) const {
+    barrier_wait(shared.values_empty(n), shared.phase(n) ^ 1);
+    barrier_arrive_expecting(shared.values_full(n), Shape::value_bytes);
+#pragma unroll
+    for (int m = 0; m < tile.count; ++m)
+      load_box(shared.values(n) + m * tile.value_bytes, &plan.v,
+               {0, 0, tile.box[m].sixteen, tile.box[m].value_line}, shared.values_full(n), evict_last);
+  }
+
   // With options consumers read here which tile comes in stage n. When the stage is free, the last one was
   // read.
   HEED_DEVICE void describe_visit(const RowTile& tile, int j, int next, unsigned n) const {
@@ -336,7 +375,6 @@ class PrefillProducer {
   }
   HEED_DEVICE void load_keys(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
-    if constexpr (Shape::scaled) load_scales(first_key + j * Shape::keys, kv_head, b, n);
     load_pieces<Shape::keys, Shape::pieces>({shared.keys(n), shared.keys_full(n), &plan.k, &c.k, evict_last},
                                             kv_head, b, first_key + j * Shape::keys);
   }
@@ -370,7 +408,8 @@ class PrefillProducer {
   const PrefillPlan& plan;
   const PrefillShared<Shape> shared;
   const PrefillSchedule<Shape> schedule;
-  unsigned loaded = 0;  // tiles of values
+  unsigned loaded = 0;          // tiles of values
+  SixteensTile<Shape> at_hand;  // whose values are not loaded yet
 };
 
 }  // namespace heed::cuda

@@ -50,7 +50,8 @@ struct Axis {
 
 // The first axis has the elements themselves. `fetched`: at once into the second-level cache.
 template <std::size_t axes>
-CUtensorMap encoded(const Tensor& t, const Axis (&axis)[axes], CUtensorMapL2promotion fetched) {
+CUtensorMap encoded(const Tensor& t, const Axis (&axis)[axes], CUtensorMapL2promotion fetched,
+                    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   cuuint64_t extent[axes], stride[axes];
   cuuint32_t box[axes], step[axes];
   for (std::size_t n = 0; n < axes; ++n) {
@@ -62,7 +63,7 @@ CUtensorMap encoded(const Tensor& t, const Axis (&axis)[axes], CUtensorMapL2prom
   const CUresult result = encode()(
       &map, t.type == Type::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
       static_cast<cuuint32_t>(axes), const_cast<void*>(t.data), extent, stride + 1, box, step,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, fetched, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, fetched, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw Error(Error::device, "cuTensorMapEncodeTiled: code " + std::to_string(static_cast<int>(result)));
   return map;
@@ -89,6 +90,12 @@ CUtensorMap tensor_map_of_rows(const Tensor& t, const MapExtents& of, int box_ro
                   {of.heads, t.stride.heads, 1},
                   {of.entries, t.stride.batch, 1}},
                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+}
+
+CUtensorMap tensor_map_of_sixteens(const Tensor& t, const SixteensExtents& of) {
+  return encoded(
+      t, {{32, 1, 32}, {of.dim / 2, 32, of.box_dim / 2}, {of.sixteens, of.dim * 16, 4}, {of.lines, 32, 1}},
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_SWIZZLE_64B);
 }
 
 }  // namespace heed::cuda
