@@ -5,7 +5,8 @@
 Every contestant has a forward pass that is over, and computes the gradients by q, k and v, in turns, by replays of a graph. TFLOP/s are nominal:
 10 B H S S D, half of it under a causal mask. Before that come each one's RMS errors against float64 at a length of 512, and
 whether ten runs have the same bits. Then come heed's rates under each option beside the same call without it, by the pairs of a query
-and a key that see each other; f32; and a layer of bf16, forward and backward as one graph, beside PyTorch's operators.
+and a key that see each other; f32; a layer of bf16, forward and backward as one graph, beside PyTorch's operators; and f16 whose gradients by
+out are not finite, beside the same call where they are.
 What is timed is checked: against each other's gradients, and under an option against float64.
 
     PYTHONPATH=build/cuda-package python3 bench/gradients_cuda.py --json gradients.json
@@ -290,6 +291,43 @@ def in_f32(rounds):
     return times
 
 
+def not_finite(name, out_gradient):
+    """The gradient by out with numbers that are not, as training in f16 has them when the scale of its loss overflows."""
+    changed = out_gradient.clone()
+    if name == "all NaN" or name == "all inf":
+        changed.fill_(float(name.split()[1]))
+    elif name == "inf in one row":
+        changed[:, 1, changed.shape[2] // 2, 7] = torch.inf
+    elif name == "inf in a row of each head":
+        changed[:, :, changed.shape[2] // 2, 7] = torch.inf
+    return changed
+
+
+def times_not_finite(rounds, tokens=TOKENS):
+    """{dimensions and mask: {what the gradient by out has: milliseconds}} of 32 heads of f16; one call must not take ten times another."""
+    found = {}
+    for dim, causal in ((128, False), (128, True), (64, False), (64, True)):
+        *inputs, out_gradient = (x.half() for x in tensors_of((32, 32, dim), 1, tokens))
+        leaves = [x.requires_grad_() for x in inputs]
+        out = heed.torch.scaled_dot_product_attention(*leaves, is_causal=causal)
+        graphs = {}
+        for name in ("finite", "all NaN", "all inf", "inf in one row", "inf in a row of each head"):
+            given = not_finite(name, out_gradient)
+            graphs[name] = Graph(lambda given=given: torch.autograd.grad(out, leaves, given, retain_graph=True))
+            of_v = graphs[name].made[2]
+            kinds = {"all NaN": of_v.isnan(), "all inf": of_v == torch.inf}.get(name)
+            if kinds is not None and not bool(kinds.all()):
+                sys.exit(f"gradients_cuda: {name}: dV is something else")
+            if name.startswith("inf in"):
+                infinite = (of_v == torch.inf).sum(2)[:, 1, 7]
+                if int(infinite) != (tokens // 2 + 1 if causal else tokens) or bool(of_v.isnan().any()):
+                    sys.exit(f"gradients_cuda: {name}: dV is something else")
+        shape = f"f16, {dim}, {'causal' if causal else 'full'}"
+        times = found[shape] = in_turns(graphs, rounds)
+        print(f"{shape:34}" + ", ".join(f"{name} {ms:.2f} ms ({ms / times['finite']:.1f}x)" for name, ms in times.items()), flush=True)
+    return found
+
+
 class TorchLayer(torch.nn.Module):
     """heed.torch.AttentionLayer in PyTorch's operators."""
 
@@ -342,6 +380,7 @@ def measure(options):
         "options": rates_of_options(options.rounds),
         "f32": in_f32(options.rounds),
         "layer": layers_there_and_back(options.rounds),
+        "not finite": times_not_finite(options.rounds),
     }
     if options.json:
         versions = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}

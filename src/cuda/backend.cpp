@@ -433,6 +433,9 @@ void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& wo
   g.rows = memory.take(behind.rest(), stream);
   behind.free = behind.rest() + memory.bytes();
   const MaskTiles mask = mask_tiles(of.call.forward);
+  const bool writes_marked =
+      role == BackwardRole::hopper ? hopper_writes_marked(g) : role == BackwardRole::general;
+  const Marked marked = writes_marked ? Marked::written : Marked::unwritten;
   if (role == BackwardRole::hopper) {
     launch_hopper_backward(g, mask, behind, stream);
   } else if (role == BackwardRole::general) {
@@ -442,7 +445,7 @@ void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& wo
     launch_exact_backward(g, behind, stream);
   }
   launch_sink_gradient(g, stream);
-  launch_completion(g, stream);
+  launch_completion(g, marked, stream);
 }
 
 // The backend: a kernel runs on the device of its call, on the call's stream.

@@ -52,11 +52,24 @@ __global__ void __launch_bounds__(gradient_threads) sink_gradient(const __grid_c
   SinkGradient::run(g, terms);
 }
 
+// The steps of a completion: nearly always there is nothing to do.
 __global__ void __launch_bounds__(gradient_threads)
-    complete(const __grid_constant__ GradientCall g, std::int64_t blocks) {
+    find_wide_rows(const __grid_constant__ GradientCall g, Marked marked, std::int64_t blocks) {
   __shared__ Completion::Shared memory;
   wait_for_prior_launches();
-  Completion(g, memory).run(blocks);
+  Completion(g, marked, memory).find_rows(blocks);
+}
+__global__ void __launch_bounds__(gradient_threads)
+    decide_classes(const __grid_constant__ GradientCall g, Marked marked, std::int64_t blocks) {
+  __shared__ Completion::Shared memory;
+  wait_for_prior_launches();
+  Completion(g, marked, memory).decide_classes(blocks);
+}
+__global__ void __launch_bounds__(gradient_threads)
+    complete(const __grid_constant__ GradientCall g, Marked marked, std::int64_t blocks) {
+  __shared__ Completion::Shared memory;
+  wait_for_prior_launches();
+  Completion(g, marked, memory).add_sums(blocks);
 }
 
 __global__ void __launch_bounds__(MaskTiles::keys)
@@ -94,12 +107,18 @@ void launch_sink_gradient(const GradientCall& g, Stream stream) {
   check(cudaGetLastError(), "backward: sink");
 }
 
-void launch_completion(const GradientCall& g, Stream stream) {
-  const std::int64_t marks = Completion::max_marks(g);
-  if (marks == 0) return;
-  const unsigned blocks = std::min(blocks_for(marks, gradient_threads),
-                                   static_cast<unsigned>(4 * device_facts().multiprocessors));
-  launch_early(complete, {blocks, gradient_threads}, stream, g, std::int64_t{blocks});
+void launch_completion(const GradientCall& g, Marked marked, Stream stream) {
+  const Completion::Parts of = Completion::parts(g);
+  const auto launch = [&](auto* kernel, std::int64_t parts) {
+    const std::int64_t blocks = std::min<std::int64_t>(parts, 4 * device_facts().multiprocessors);
+    if (blocks > 0)
+      launch_early(kernel, {static_cast<unsigned>(blocks), gradient_threads}, stream, g, marked, blocks);
+  };
+  constexpr std::int64_t warps = Completion::warps;
+  const std::int64_t rows = std::max((of.rows + warps - 1) / warps, (of.keys + warps - 1) / warps);
+  launch(find_wide_rows, rows);
+  launch(decide_classes, of.classes);
+  launch(complete, std::max({rows, of.biases, g.sink.elements()}));
 }
 
 }  // namespace heed::cuda

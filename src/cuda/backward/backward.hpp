@@ -15,7 +15,9 @@ namespace heed::cuda {
 enum class Sums : std::uint8_t { of_the_cpu, of_warps };
 void launch_prepare(const GradientCall&, Sums, Stream);
 void launch_sink_gradient(const GradientCall&, Stream);
-void launch_completion(const GradientCall&, Stream);
+// Whether a kernel writes what it marks, unless it adds to what is there: of that, finite numbers count.
+enum class Marked : std::uint8_t { unwritten, written };
+void launch_completion(const GradientCall&, Marked, Stream);
 
 // A kernel, between them, writes g.q, g.k, g.v and g.bias where they are given, all elements but those of
 // padded queries, or marks what it leaves unfinished. Each has, as the forward kernels: why it does not take
@@ -24,6 +26,7 @@ void launch_completion(const GradientCall&, Stream);
 
 // bf16 and f16 on Hopper's matrix units. It prepares rows by itself.
 const char* hopper_backward_refuses(const GradientCall&);
+bool hopper_writes_marked(const GradientCall&);  // Marked::written
 std::int64_t hopper_backward_bytes(const GradientCall&);
 void launch_hopper_backward(const GradientCall&, const MaskTiles&, const Workspace&, Stream);
 

@@ -1,187 +1,388 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients that f32 could not finish, in double precision as src/reference/gradient.cpp has them (S13, G9):
-// rows of q, k and v, and elements of the bias and the sink, whose marks say so. A block of threads goes
-// through a stretch of marks and does one of them after the other.
+// rows of q, k and v, and elements of the bias and the sink, whose marks say so. Three launches: what each
+// row of q has to itself (wide_pairs.cuh); gradients by keys and values that this decides (key_classes.cuh);
+// and sums, of pairs of rows that are not finite, which decide nearly all others, and else of all pairs.
 #pragma once
 #include <cstdint>
 
+#include "cuda/backward/backward.hpp"
+#include "cuda/backward/key_classes.cuh"
 #include "cuda/backward/rows.cuh"
+#include "cuda/backward/wide_pairs.cuh"
 #include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 
-// What a query and a key that it sees give to the gradients: by the value, by the score, and by the product
-// before a softcap.
-struct WidePair {
-  bool is_seen = false;
-  double applied = 0, score = 0, raw = 0;
-};
-
-HEED_DEVICE double wide_dot(const Row& a, const Row& b, std::int64_t dim) {
-  double sum = 0;
-  for (std::int64_t d = 0; d < dim; ++d)
-    sum += static_cast<double>(read(a, d)) * static_cast<double>(read(b, d));
-  return sum;
-}
-
-HEED_DEVICE double wide_delta(const GradientCall& g, const Query& q) {
-  return wide_dot(row_of(g.out_gradient, q), row_of(g.forward.out, q), g.forward.value_dim);
-}
-
-inline __device__ __noinline__ WidePair wide_pair(const GradientCall& g, const Query& q, std::int64_t j) {
-  const Call& c = g.forward;
-  const double lse = static_cast<double>(read(row_of(c.log_sum_exp, q), 0));
-  if (lse == -__builtin_inf()) return {};  // G6
-  const WideScore s = wide_score(c, q, j);
-  if (s.biased == -__builtin_inf()) return {};
-  const double weight = ::exp(s.biased - lse);  // G1
-  const double keep = c.drop_below == 0 ? 1.0
-                      : drops(c, q, j)  ? 0.0
-                                        : 1 / (1.0 - static_cast<double>(c.drop_probability));
-  const double of_value =
-      wide_dot(row_of(g.out_gradient, q), value_row(c, q.b, c.kv_head(q.h), j), c.value_dim);
-  const double gradient =
-      keep * of_value - wide_delta(g, q) + static_cast<double>(log_sum_exp_gradient(g, q));
-  const double slope = c.cap != 0 ? s.softcapped / static_cast<double>(c.cap) : 0.0;
-  const double score = weight * gradient;                            // G3
-  return {true, weight * keep, score, score * (1 - slope * slope)};  // G2, G4
-}
-
 class Completion {
  public:
-  static constexpr int threads = gradient_threads;
-  struct Shared {
-    double terms[threads];
-    unsigned char is_seen[threads], is_marked[threads];
+  static constexpr int threads = gradient_threads, warps = threads / 32;
+  // Sums of neighbouring dimensions, 32 apart in a lane: those that are to be completed.
+  struct LaneSums {
+    static constexpr int each = 8, dims = 32 * each;
+    std::int64_t first;  // of all
+    std::uint32_t wanted = 0;
+    double x[each] = {};
+
+    HEED_DEVICE std::int64_t dim(int n) const { return first + lane_index() + 32 * n; }
+    HEED_DEVICE bool wants(int n) const { return (wanted >> n & 1) != 0; }
+    HEED_DEVICE void clear() {
+#pragma unroll
+      for (int n = 0; n < each; ++n) x[n] = 0;
+    }
+    HEED_DEVICE bool all_nan() const {
+      bool is_so = true;
+#pragma unroll
+      for (int n = 0; n < each; ++n) is_so = is_so && (!wants(n) || x[n] != x[n]);
+      return all_of_warp(is_so);
+    }
+    HEED_DEVICE bool none_finite() const {
+      bool is_so = true;
+#pragma unroll
+      for (int n = 0; n < each; ++n) is_so = is_so && (!wants(n) || !(x[n] - x[n] == 0));
+      return all_of_warp(is_so);
+    }
   };
 
-  HEED_DEVICE Completion(const GradientCall& call, Shared& memory)
-      : g(call), c(call.forward), shared(memory) {}
+  struct Shared {
+    KeyClasses::Shared of_keys;
+    double terms[threads];
+    double sums[warps][LaneSums::dims];
+    unsigned char is_seen[threads], is_marked[threads];
+    unsigned left[warps];
+  };
 
-  // Every `blocks`-th stretch of marks: of rows of q, of those of k and v, of bias and sink.
-  HEED_DEVICE void run(std::int64_t blocks) {
+  HEED_DEVICE Completion(const GradientCall& call, Marked marked, Shared& memory)
+      : g(call), c(call.forward), keeps(marked == Marked::written && !call.accumulates), shared(memory) {}
+
+  // Every `blocks`-th part of a launch: each begins when the one before it has ended.
+  HEED_DEVICE void find_rows(std::int64_t blocks) {
     if (*g.rows.any_unfinished == 0) return;
-    const std::int64_t marks = max_marks(g);
-    for (first = block_index() * threads; first < marks; first += blocks * threads) complete_stretch();
+    const WideRowFinder finder(g, warp_terms());
+    for (std::int64_t n = block_index() * warps + warp_index(); n < g.all_rows(); n += blocks * warps)
+      finder.find(n);
   }
-  // That one of the five has at most.
-  static constexpr std::int64_t max_marks(const GradientCall& g) {
-    const auto larger = [](std::int64_t a, std::int64_t b) { return a > b ? a : b; };
-    const std::int64_t keys = g.all_keys() * larger(g.slabs(g.forward.dim), g.slabs(g.forward.value_dim));
-    return larger(larger(g.all_rows() * g.slabs(g.forward.dim), keys),
-                  larger(g.bias.elements(), g.sink.elements()));
+  HEED_DEVICE void decide_classes(std::int64_t blocks) {
+    if (*g.rows.any_unfinished == 0) return;
+    KeyClasses classes(g, keeps, shared.of_keys);
+    for (std::int64_t n = block_index(); n < parts(g).classes; n += blocks) classes.decide(n);
+  }
+  HEED_DEVICE void add_sums(std::int64_t blocks) {
+    if (*g.rows.any_unfinished == 0) return;
+    const Parts of = parts(g);
+    if (g.q.data)
+      each_row(
+          of.rows, blocks, [&](std::int64_t row) { return try_query(row); },
+          [&](std::int64_t row, unsigned) { complete_query(row); });
+    if (g.k.data || g.v.data)
+      each_row(
+          g.all_keys(), blocks, [&](std::int64_t key) { return try_key(key); },
+          [&](std::int64_t key, unsigned left) { complete_key(key, left); });
+    for (std::int64_t n = block_index(); n < of.biases; n += blocks) complete_biases(n * threads);
+    for (std::int64_t n = block_index(); n < g.sink.elements(); n += blocks)
+      if (is_marked(g.rows.unfinished_sink, n)) complete_sink(n);
+  }
+
+  // Of each launch.
+  struct Parts {
+    std::int64_t rows, classes, keys, biases;
+  };
+  static constexpr Parts parts(const GradientCall& g) {
+    const auto of = [](std::int64_t all, std::int64_t each) { return (all + each - 1) / each; };
+    const std::int64_t lines = g.key_rows == 0 || (!g.k.data && !g.v.data) ? 0 : g.all_keys() / g.key_rows;
+    return {g.all_rows(), lines * of(g.key_rows, KeyClasses::threads), g.all_keys(),
+            of(g.bias.elements(), threads)};
   }
 
  private:
-  enum class Of : std::uint8_t { keys, values };
-
-  HEED_DEVICE void complete_stretch() {
-    const std::int64_t slabs = g.slabs(c.dim), value_slabs = g.slabs(c.value_dim);
-    each_marked(g.q, g.rows.unfinished_q, g.all_rows() * slabs,
-                [&](std::int64_t n) { complete_query(n / slabs, slab_of(n % slabs, c.dim)); });
-    each_marked(g.k, g.rows.unfinished_k, g.all_keys() * slabs,
-                [&](std::int64_t n) { complete_key(n / slabs, slab_of(n % slabs, c.dim), Of::keys); });
-    each_marked(g.v, g.rows.unfinished_v, g.all_keys() * value_slabs, [&](std::int64_t n) {
-      complete_key(n / value_slabs, slab_of(n % value_slabs, c.value_dim), Of::values);
-    });
-    each_marked(g.bias.tensor, g.rows.unfinished_bias, g.bias.elements(),
-                [&](std::int64_t n) { complete_bias(n); });
-    each_marked(g.sink.tensor, g.rows.unfinished_sink, g.sink.elements(),
-                [&](std::int64_t n) { complete_sink(n); });
-  }
-
-  template <class Complete>
-  HEED_DEVICE void each_marked(const Tensor& gradient, const std::uint32_t* marks, std::int64_t count,
-                               const Complete& complete) {
-    const std::int64_t n = first + thread_index();
-    const bool is_marked = gradient.data && n < count && (marks[n / 32] >> n % 32 & 1) != 0;
-    if (!any(is_marked)) return;
-    shared.is_marked[thread_index()] = is_marked;
-    sync();
-    for (int m = 0; m < threads; ++m)
-      if (shared.is_marked[m]) complete(first + m);
-    sync();
-  }
-
-  // Dimensions [begin, end) of a row.
-  struct Slab {
-    std::int64_t begin, end;
-  };
-  HEED_DEVICE static Slab slab_of(std::int64_t n, std::int64_t dim) {
-    return {n * GradientCall::slab_dims, min((n + 1) * GradientCall::slab_dims, dim)};
-  }
-
-  // Sums over `count` terms, in order: term(n) gives a pair's number, and factor(n, d) what dimension d
-  // multiplies it with. Each thread has a dimension.
-  template <class Term, class Factor, class Write>
-  HEED_DEVICE void sum(std::int64_t count, const Slab& dims, const Term& term, const Factor& factor,
-                       const Write& write_sum) {
-    static_assert(threads >= GradientCall::slab_dims);
-    const std::int64_t d = dims.begin + thread_index();
-    double total = 0;
-    for (std::int64_t begin = 0; begin < count; begin += threads) {
-      const std::int64_t n = begin + thread_index();
+  // As many neighbouring rows at once as there are warps. Each warp tries one of them; what that leaves all
+  // warps complete together.
+  template <class Try, class Complete>
+  HEED_DEVICE void each_row(std::int64_t rows, std::int64_t blocks, const Try& try_one,
+                            const Complete& complete) const {
+    for (std::int64_t first = block_index() * warps; first < rows; first += blocks * warps) {
+      const int warp = warp_index();  // asked for by all lanes
+      const unsigned left = first + warp < rows ? try_one(first + warp) : 0;
+      if (lane_index() == 0) shared.left[warp] = left;
       sync();
-      shared.is_seen[thread_index()] = n < count && term(n, shared.terms[thread_index()]);
+      for (int m = 0; m < warps; ++m)
+        if (const unsigned of = shared.left[m]) complete(first + m, of);
       sync();
-      for (int m = 0; m < min(threads, count - begin) && d < dims.end; ++m)
-        if (shared.is_seen[m]) total += shared.terms[m] * static_cast<double>(factor(begin + m, d));
     }
-    if (d < dims.end) write_sum(d, total);
+  }
+
+  HEED_DEVICE double* warp_terms() const { return shared.terms + warp_index() * 32; }
+  HEED_DEVICE unsigned char* warp_seen() const { return shared.is_seen + warp_index() * 32; }
+  HEED_DEVICE static bool is_marked(const std::uint32_t* marks, std::int64_t mark) {
+    return (marks[mark / 32] >> mark % 32 & 1) != 0;
   }
 
   HEED_DEVICE void write_wide(const Row& to, std::int64_t d, double x) const {
     write(to, d, static_cast<float>(g.accumulates ? static_cast<double>(read(to, d)) + x : x));  // G8
   }
 
-  HEED_DEVICE void complete_query(std::int64_t n, const Slab& dims) {
-    const Query q = RowOfQueries(g, n).q;
-    const std::int64_t kv_head = c.kv_head(q.h);
-    sum(
-        c.sequence(q.b).keys, dims,
-        [&](std::int64_t j, double& term) {
-          const WidePair pair = wide_pair(g, q, j);
-          term = pair.raw;
-          return pair.is_seen;
-        },
-        [&](std::int64_t j, std::int64_t d) { return read(key_row(c, q.b, kv_head, j), d); },
-        // fault: cuda-completed-gradient-unscaled
-        [&](std::int64_t d, double x) { write_wide(row_of(g.q, q), d, x * c.scale); });  // G5
+  // Row n of a gradient, from dimension `first` on.
+  HEED_DEVICE LaneSums wanted_sums(const std::uint32_t* marks, std::int64_t n, const Row& to,
+                                   std::int64_t dim, std::int64_t first) const {
+    LaneSums sums{first};
+    for (int m = 0; m < LaneSums::each; ++m) {
+      const std::int64_t d = sums.dim(m);
+      const bool is_wanted = d < dim && is_marked(marks, n * g.slabs(dim) + d / GradientCall::slab_dims) &&
+                             !(keeps && is_finite(read(to, d)));
+      sums.wanted |= static_cast<std::uint32_t>(is_wanted) << m;
+    }
+    return sums;
+  }
+  HEED_DEVICE bool has_marks(const std::uint32_t* marks, std::int64_t n, std::int64_t dim) const {
+    const std::int64_t slabs = g.slabs(dim);
+    for (std::int64_t slab = 0; slab < slabs; ++slab)
+      if (is_marked(marks, n * slabs + slab)) return true;
+    return false;
   }
 
-  // Over all rows that read the KV head.
-  HEED_DEVICE void complete_key(std::int64_t n, const Slab& dims, Of of) {
+  // Adds up to 32 terms in order: a lane finds each with term(n, its number), whose factor is a dimension of
+  // the row factor(n).
+  template <class Term, class Factor>
+  HEED_DEVICE void add(LaneSums& sums, std::int64_t count, const Term& term, const Factor& factor) const {
+    const int lane = lane_index();
+    double* const terms = warp_terms();  // asked for by all lanes
+    unsigned char* const seen = warp_seen();
+    sync_warp();
+    seen[lane] = lane < count && term(lane, terms[lane]);
+    sync_warp();
+    constexpr int at_once = 4;  // on their way
+    for (int first = 0; first < min(32, count); first += at_once) {
+      float factors[at_once][LaneSums::each];
+#pragma unroll
+      for (int n = 0; n < at_once; ++n) {
+        const Row row = factor(first + (first + n < count ? n : 0));
+#pragma unroll
+        for (int m = 0; m < LaneSums::each; ++m)
+          factors[n][m] = sums.wants(m) ? read_straight(row, sums.dim(m)) : 0.0f;
+      }
+#pragma unroll
+      for (int n = 0; n < at_once; ++n) {
+        if (seen[first + n] == 0) continue;
+        const double x = terms[first + n];
+#pragma unroll
+        for (int m = 0; m < LaneSums::each; ++m) sums.x[m] += x * static_cast<double>(factors[n][m]);
+      }
+    }
+  }
+  HEED_DEVICE void write_sums(const LaneSums& sums, const Row& to, double factor) const {
+#pragma unroll
+    for (int m = 0; m < LaneSums::each; ++m)
+      if (sums.wants(m)) write_wide(to, sums.dim(m), sums.x[m] * factor);
+  }
+
+  // Sums that each warp has a part of, added in the order of the parts.
+  HEED_DEVICE void join(LaneSums& sums) const {
+    sync();
+#pragma unroll
+    for (int m = 0; m < LaneSums::each; ++m) shared.sums[warp_index()][lane_index() + 32 * m] = sums.x[m];
+    sync();
+    sums.clear();
+    for (int warp = 0; warp < warps; ++warp)
+#pragma unroll
+      for (int m = 0; m < LaneSums::each; ++m) sums.x[m] += shared.sums[warp][lane_index() + 32 * m];
+  }
+  // This warp's of `count` terms, in whole chunks of 32.
+  HEED_DEVICE static KeyRange own_part(std::int64_t count) {
+    const std::int64_t each = (count + 32 * warps - 1) / (32 * warps) * 32;
+    return {min(count, warp_index() * each), min(count, (warp_index() + 1) * each)};
+  }
+
+  // A row that is not finite: it nearly always becomes NaN at once. Whether something is left.
+  HEED_DEVICE unsigned try_query(std::int64_t n) const {
+    if (!has_marks(g.rows.unfinished_q, n, c.dim)) return 0;
+    const Query q = RowOfQueries(g, n).q;
+    const WideRow row = kept_row(g, n);
+    if (!row.is(WideRow::special)) return 1;
+    const Row to = row_of(g.q, q);
+    for (std::int64_t first = 0; first < c.dim; first += LaneSums::dims) {
+      LaneSums sums = wanted_sums(g.rows.unfinished_q, n, to, c.dim, first);
+      add_keys(sums, q, row, {0, c.sequence(q.b).keys});
+      write_sums(sums, to, c.scale);
+    }
+    return 0;
+  }
+  // By all warps.
+  HEED_DEVICE void complete_query(std::int64_t n) const {
+    const Query q = RowOfQueries(g, n).q;
+    const WideRow row = kept_row(g, n);
+    const Row to = row_of(g.q, q);
+    for (std::int64_t first = 0; first < c.dim; first += LaneSums::dims) {
+      LaneSums sums = wanted_sums(g.rows.unfinished_q, n, to, c.dim, first);
+      add_keys(sums, q, row, own_part(c.sequence(q.b).keys));
+      join(sums);
+      // fault: cuda-completed-gradient-unscaled
+      if (warp_index() == 0) write_sums(sums, to, c.scale);  // G5
+    }
+    sync();
+  }
+  HEED_DEVICE void add_keys(LaneSums& sums, const Query& q, const WideRow& row, const KeyRange& keys) const {
+    const std::int64_t kv_head = c.kv_head(q.h);
+    for (std::int64_t begin = keys.begin; begin < keys.end && !sums.all_nan(); begin += 32)
+      add(
+          sums, keys.end - begin,
+          [&](int m, double& term) {
+            const WidePair pair = wide_pair(g, q, begin + m, row, Wanted::scores);
+            term = pair.raw;
+            return pair.is_seen;
+          },
+          [&](int m) { return key_row(c, q.b, kv_head, begin + m); });
+  }
+
+  // Of a key the gradient by it, or by its value.
+  struct KeySums {
+    Wanted of;
+    std::uint32_t* marks;
+    std::int64_t dim;
+    Row to;
+    double factor;
+  };
+  HEED_DEVICE KeySums key_sums(const RowOfKeys& at) const {
+    return {Wanted::scores, g.rows.unfinished_k, c.dim, row_of(g.k, at.b, at.kv_head, at.row), c.scale};
+  }
+  HEED_DEVICE KeySums value_sums(const RowOfKeys& at) const {
+    return {Wanted::weights, g.rows.unfinished_v, c.value_dim, row_of(g.v, at.b, at.kv_head, at.row), 1.0};
+  }
+  static constexpr unsigned key_left = 1, value_left = 2;
+
+  // Rows that are not finite. All others leave an infinity or NaN as it is, unless the key is wild, or the
+  // bias may be. What is left.
+  HEED_DEVICE unsigned try_key(std::int64_t n) const {
+    const bool of_key = g.k.data && has_marks(g.rows.unfinished_k, n, c.dim),
+               of_value = g.v.data && has_marks(g.rows.unfinished_v, n, c.value_dim);
+    if (!of_key && !of_value) return 0;
     const RowOfKeys at(g, n);
+    const bool is_wild = is_wild_key(at);
+    return (of_key && !finds(n, at, key_sums(at), is_wild) ? key_left : 0) |
+           (of_value && !finds(n, at, value_sums(at), is_wild) ? value_left : 0);
+  }
+  HEED_DEVICE bool finds(std::int64_t n, const RowOfKeys& at, const KeySums& of, bool is_wild) const {
+    if (of.dim > LaneSums::dims) return false;
+    LaneSums sums = wanted_sums(of.marks, n, of.to, of.dim, 0);
+    add_rows(sums, at, of.of, WideRow::special, {0, c.sequence(at.b).queries});
+    const bool is_found = sums.all_nan() || (sums.none_finite() && !is_wild);
+    if (is_found) write_sums(sums, of.to, of.factor);
+    return is_found;
+  }
+  HEED_DEVICE bool is_wild_key(const RowOfKeys& at) const {
+    bool is_wild = c.bias.data != nullptr;
+    const Row key = key_row(c, at.b, at.kv_head, at.j), value = value_row(c, at.b, at.kv_head, at.j);
+    for (std::int64_t d = lane_index(); d < c.dim; d += 32) is_wild = is_wild || !is_finite(read(key, d));
+    for (std::int64_t d = lane_index(); d < c.value_dim; d += 32)
+      is_wild = is_wild || !is_finite(read(value, d));
+    return warp_any(is_wild);
+  }
+  // All rows, by all warps.
+  HEED_DEVICE void complete_key(std::int64_t n, unsigned left) const {
+    const RowOfKeys at(g, n);
+    if ((left & key_left) != 0) complete_sums(n, at, key_sums(at));
+    if ((left & value_left) != 0) complete_sums(n, at, value_sums(at));
+  }
+  HEED_DEVICE void complete_sums(std::int64_t n, const RowOfKeys& at, const KeySums& of) const {
+    for (std::int64_t first = 0; first < of.dim; first += LaneSums::dims) {
+      LaneSums sums = wanted_sums(of.marks, n, of.to, of.dim, first);
+      add_rows(sums, at, of.of, 0, own_part(c.sequence(at.b).queries));
+      join(sums);
+      if (warp_index() == 0) write_sums(sums, of.to, of.factor);
+    }
+    sync();
+  }
+  // Of all rows that read the KV head, or those that have this flag.
+  HEED_DEVICE void add_rows(LaneSums& sums, const RowOfKeys& at, Wanted of, std::uint32_t flag,
+                            const KeyRange& rows) const {
+    constexpr int chunks = 4;
     const Sequence& s = c.sequence(at.b);
-    const auto query = [&](std::int64_t row) -> Query {
-      const std::int64_t i = row / c.group();
-      return {at.b, c.head(at.kv_head, row % c.group()), i, s.first_query + i};
-    };
-    sum(
-        s.queries * c.group(), dims,
-        [&](std::int64_t row, double& term) {
-          const WidePair pair = wide_pair(g, query(row), at.j);
-          term = of == Of::keys ? pair.raw : pair.applied;
+    for (std::int64_t member = 0; member < c.group(); ++member) {
+      const std::int64_t h = c.head(at.kv_head, member), number = g.row(at.b, h, s.first_query);
+      for (std::int64_t begin = rows.begin; begin < rows.end; begin += 32 * chunks) {
+        std::uint32_t has = flag == 0 ? ~std::uint32_t{0} : 0;
+#pragma unroll
+        for (int m = 0; m < chunks; ++m) {
+          const std::int64_t i = begin + 32 * m + lane_index();
+          if (i < rows.end && (kept_flags(g, number + i) & flag) != 0) has |= 1u << m;
+        }
+        for (int m = 0; m < chunks && begin + 32 * m < rows.end; ++m) {
+          const bool is_one = (has >> m & 1) != 0;
+          if (!warp_any(is_one)) continue;
+          if (sums.all_nan()) return;
+          add_chunk(sums, at, of, h, begin + 32 * m, is_one);
+        }
+      }
+    }
+  }
+  HEED_DEVICE void add_chunk(LaneSums& sums, const RowOfKeys& at, Wanted of, std::int64_t h,
+                             std::int64_t begin, bool is_one) const {
+    const Sequence& s = c.sequence(at.b);
+    const auto query = [&](int m) -> Query { return {at.b, h, begin + m, s.first_query + begin + m}; };
+    add(
+        sums, s.queries - begin,
+        [&](int m, double& term) {
+          if (!is_one) return false;
+          const Query q = query(m);
+          const WidePair pair = wide_pair(g, q, at.j, kept_row(g, g.row(q.b, q.h, q.row)), of);
+          term = of == Wanted::scores ? pair.raw : pair.applied;
           return pair.is_seen;
         },
-        [&](std::int64_t row, std::int64_t d) {
-          return read(row_of(of == Of::keys ? c.q : g.out_gradient, query(row)), d);
-        },
-        [&](std::int64_t d, double x) {
-          write_wide(row_of(of == Of::keys ? g.k : g.v, at.b, at.kv_head, at.row), d,
-                     of == Of::keys ? x * c.scale : x);
-        });
+        [&](int m) { return row_of(of == Wanted::scores ? c.q : g.out_gradient, query(m)); });
+  }
+
+  // Elements of one row and one key are a thread's, whoever shares them; of others every thread has a part of
+  // the terms.
+  HEED_DEVICE void complete_biases(std::int64_t first) const {
+    const std::int64_t n = first + thread_index();
+    const bool is_left = n < g.bias.elements() && is_marked(g.rows.unfinished_bias, n);
+    if (!any(is_left)) return;
+    if (g.bias.length != 1 && g.bias.dim != 1) {
+      if (is_left) complete_bias_of_pairs(n);
+      return;
+    }
+    shared.is_marked[thread_index()] = is_left;
+    sync();
+    for (int m = 0; m < threads; ++m)
+      if (shared.is_marked[m]) complete_bias(first + m);
+    sync();
+  }
+
+  struct BiasPlace {
+    std::int64_t b, h, row, j;
+
+    HEED_DEVICE BiasPlace(const SharedGradient& of, std::int64_t n)
+        : b(n / of.dim / of.length / of.heads),
+          h(n / of.dim / of.length % of.heads),
+          row(n / of.dim % of.length),
+          j(n % of.dim) {}
+  };
+  HEED_DEVICE double score_of(const Query& q, std::int64_t j) const {
+    return wide_pair(g, q, j, kept_row(g, g.row(q.b, q.h, q.row)), Wanted::scores).score;
+  }
+
+  HEED_DEVICE void complete_bias_of_pairs(std::int64_t n) const {
+    const SharedGradient& to = g.bias;
+    const BiasPlace at(to, n);
+    const Sharing entries(to.batch, at.b, c.batch), heads(to.heads, at.h, c.heads);
+    double total = 0;
+    for (std::int64_t b = entries.begin; b < entries.end; ++b)
+      for (std::int64_t h = heads.begin; h < heads.end && total == total; ++h) {
+        const Sequence& s = c.sequence(b);
+        const std::int64_t i = at.row - s.first_query;
+        if (i >= 0 && i < s.queries && at.j < s.keys) total += score_of({b, h, i, at.row}, at.j);
+      }
+    write_wide(row_of(to.tensor, at.b, at.h, at.row), at.j, total);
   }
 
   // One element, which every thread has a part of the terms of: queries of those who share it.
   template <class OfQuery>
   HEED_DEVICE double sum_over_queries(const SharedGradient& of, std::int64_t own_b, std::int64_t own_h,
-                                      const OfQuery& of_query) {
+                                      const OfQuery& of_query) const {
     const Sharing entries(of.batch, own_b, c.batch), heads(of.heads, own_h, c.heads);
     double total = 0;
     for (std::int64_t b = entries.begin; b < entries.end; ++b)
       for (std::int64_t h = heads.begin; h < heads.end; ++h)
-        for (std::int64_t i = thread_index(); i < c.sequence(b).queries; i += threads)
+        for (std::int64_t i = thread_index(); i < c.sequence(b).queries && total == total; i += threads)
           total += of_query(Query{b, h, i, c.sequence(b).first_query + i});
     sync();
     shared.terms[thread_index()] = total;
@@ -191,36 +392,35 @@ class Completion {
     return total;
   }
 
-  HEED_DEVICE void complete_bias(std::int64_t n) {
+  HEED_DEVICE void complete_bias(std::int64_t n) const {
     const SharedGradient& to = g.bias;
-    const std::int64_t own_j = n % to.dim, row = n / to.dim % to.length,
-                       h = n / to.dim / to.length % to.heads, b = n / to.dim / to.length / to.heads;
-    const double x = sum_over_queries(to, b, h, [&](const Query& q) {
+    const BiasPlace at(to, n);
+    const double x = sum_over_queries(to, at.b, at.h, [&](const Query& q) {
       double of_query = 0;
-      if (to.length != 1 && q.row != row) return of_query;
+      if (to.length != 1 && q.row != at.row) return of_query;
       const std::int64_t keys = c.sequence(q.b).keys;
-      if (to.dim != 1) return own_j < keys ? wide_pair(g, q, own_j).score : 0.0;
-      for (std::int64_t j = 0; j < keys; ++j) of_query += wide_pair(g, q, j).score;
+      if (to.dim != 1) return at.j < keys ? score_of(q, at.j) : 0.0;
+      for (std::int64_t j = 0; j < keys && of_query == of_query; ++j) of_query += score_of(q, j);
       return of_query;
     });
-    if (thread_index() == 0) write_wide(row_of(to.tensor, b, h, row), own_j, x);
+    if (thread_index() == 0) write_wide(row_of(to.tensor, at.b, at.h, at.row), at.j, x);
   }
 
-  HEED_DEVICE void complete_sink(std::int64_t n) {
+  HEED_DEVICE void complete_sink(std::int64_t n) const {
     const std::int64_t own_b = n / g.sink.heads, own_h = n % g.sink.heads;
     const double x = sum_over_queries(g.sink, own_b, own_h, [&](const Query& q) {
-      const double of_lse = static_cast<double>(log_sum_exp_gradient(g, q)),
-                   lse = static_cast<double>(read(row_of(c.log_sum_exp, q), 0));
-      if (lse == -__builtin_inf() || !sees_any(c, q)) return of_lse;  // G7
-      return ::exp(static_cast<double>(sink_of(c, q)) - lse) * (of_lse - wide_delta(g, q));
+      const double lse = static_cast<double>(read(row_of(c.log_sum_exp, q), 0));
+      if (lse == -__builtin_inf() || !sees_any(c, q))
+        return static_cast<double>(log_sum_exp_gradient(g, q));  // G7
+      return ::exp(static_cast<double>(sink_of(c, q)) - lse) * kept_row(g, g.row(q.b, q.h, q.row)).gradient;
     });
     if (thread_index() == 0) write_wide(row_of(g.sink.tensor, own_b, own_h, 0), 0, x);
   }
 
   const GradientCall& g;
   const Call& c;
+  const bool keeps;
   Shared& shared;
-  std::int64_t first = 0;  // of the stretch
 };
 
 }  // namespace heed::cuda

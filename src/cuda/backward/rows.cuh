@@ -91,21 +91,25 @@ HEED_DEVICE bool is_finite_row(const Row& row, std::int64_t dim) {
 struct RowNumbers {
   float log_sum_exp, delta;
 };
-// Row n: `product` is dO times out.
+// Row n: `product` is dO times out. Where that is not finite, dS is NaN, but weights are numbers: what they
+// have of dO that is finite, dV has. Where the row is not finite otherwise, there are no weights.
 HEED_DEVICE RowNumbers write_row_numbers(const GradientCall& g, std::int64_t n, const Query& q, float product,
                                          bool is_finite_otherwise) {
   // fault: cuda-gradient-of-log-sum-exp
   const float natural = read(row_of(g.forward.log_sum_exp, q), 0), lse = natural * log2_e,
               delta = product - log_sum_exp_gradient(g, q);
-  const bool is_good = is_finite(delta) && lse < 0x1p126f && lse > -0x1p126f && is_finite_otherwise;
-  const bool is_hollow = natural == minus_infinity || (!is_good && !sees_any(g.forward, q));  // G6
-  const RowNumbers numbers{is_hollow ? -minus_infinity
-                           : is_good ? lse
-                                     : __builtin_nanf(""),
-                           is_good && !is_hollow ? delta : 0.0f};
+  const bool has_weights = lse < 0x1p126f && lse > -0x1p126f && is_finite_otherwise;
+  const bool is_hollow =
+      natural == minus_infinity || (!(has_weights && is_finite(delta)) && !sees_any(g.forward, q));  // G6
+  const RowNumbers numbers{is_hollow     ? -minus_infinity
+                           : has_weights ? lse
+                                         : __builtin_nanf(""),
+                           is_hollow          ? 0.0f
+                           : is_finite(delta) ? delta
+                                              : __builtin_nanf("")};
   g.rows.log_sum_exp[n] = numbers.log_sum_exp, g.rows.delta[n] = numbers.delta;
   g.rows.rest[n] =
-      is_good && !is_hollow
+      has_weights && !is_hollow
           ? static_cast<float>(static_cast<double>(natural) * softmax::log2_e - static_cast<double>(lse))
           : 0.0f;
   return numbers;
@@ -119,15 +123,17 @@ HEED_DEVICE void write_no_row(const GradientCall& g, std::int64_t n, const Query
   for (std::int64_t d = 0; d < g.forward.dim; ++d) write(row_of(g.q, q), d, 0.0f);
 }
 
-// A thread for each row, for kernels that have the CPU's bits.
-HEED_DEVICE void prepare_exact_row(const GradientCall& g) {
+// A thread for each row. Kernels that have the CPU's bits have no weights of a row that is not finite.
+HEED_DEVICE void prepare_exact_row(const GradientCall& g, bool of_the_cpu = true) {
   const std::int64_t n = block_index() * gradient_threads + thread_index();
   if (n >= g.all_rows()) return;
   const RowOfQueries of(g, n);
   if (!of.is_real) return write_no_row(g, n, of.q);
-  const bool are_finite = is_finite_row(row_of(g.forward.q, of.q), g.forward.dim) &&
-                          is_finite_row(row_of(g.out_gradient, of.q), g.forward.value_dim);
-  write_row_numbers(g, n, of.q, chained_delta(g, of.q), are_finite);
+  const float product = chained_delta(g, of.q);
+  const bool are_finite = !of_the_cpu || (is_finite(product - log_sum_exp_gradient(g, of.q)) &&
+                                          is_finite_row(row_of(g.forward.q, of.q), g.forward.dim) &&
+                                          is_finite_row(row_of(g.out_gradient, of.q), g.forward.value_dim));
+  write_row_numbers(g, n, of.q, product, are_finite);
 }
 
 // Leaves element or row n of a gradient to Completion.

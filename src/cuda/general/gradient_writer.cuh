@@ -76,8 +76,8 @@ struct GradientWriter {
       const int row = Layout::row(m, r);
       const bool is_unfinished = unfinished[row][slab()] != 0, is_real = row < to.count;
       if (in_16)
-        write_in_16(x[m], r, to.row(row), is_real && !is_unfinished);
-      else if (is_real && !is_unfinished)
+        write_in_16(x[m], r, to.row(row), is_real);
+      else if (is_real && (!is_unfinished || !g.accumulates))
         write_row(x[m], r, to.row(row));
       if (is_real && is_unfinished && Layout::first_column() < dim)
         leave_unfinished(g, marks, (to.number + row) * GradientCall::slabs(dim) + slab());

@@ -214,8 +214,8 @@ bool run_backward(const std::string& kernel, const GradientProblem& problem) {
   BackwardMemory memory(g);
   g.rows = memory.rows(g.all_rows());
   const std::int64_t row_blocks = (g.all_rows() + gradient_threads - 1) / gradient_threads;
-  emulated::launch(row_blocks, gradient_threads, [&] { prepare_exact_row(g); });
   const bool is_general = kernel != "cuda.exact";
+  emulated::launch(row_blocks, gradient_threads, [&] { prepare_exact_row(g, !is_general); });
   if (is_general && !takes_general(g)) return false;
   if (is_general)
     differentiate_in_general(g, kernel == "cuda.general" ? TileSize::larger : TileSize::smaller);
@@ -225,7 +225,11 @@ bool run_backward(const std::string& kernel, const GradientProblem& problem) {
   emulated::launch(g.sink.elements(), gradient_threads, [&] { SinkGradient::run(g, terms); });
   Completion::Shared shared;
   constexpr std::int64_t blocks = 3;
-  emulated::launch(blocks, gradient_threads, [&] { Completion(g, shared).run(blocks); });
+  const Marked marked = is_general ? Marked::written : Marked::unwritten;
+  const auto complete = [&](auto step) {
+    emulated::launch(blocks, gradient_threads, [&] { (Completion(g, marked, shared).*step)(blocks); });
+  };
+  complete(&Completion::find_rows), complete(&Completion::decide_classes), complete(&Completion::add_sums);
   return true;
 }
 

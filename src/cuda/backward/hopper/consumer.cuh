@@ -188,6 +188,7 @@ template <class Shape>
 class BackwardConsumer {
   static constexpr int dim = Shape::dim, rows = Shape::rows, halves = Shape::halves;
   static constexpr Type type = Shape::type;
+  static constexpr bool writes_marked = Shape::writes_marked;
   using Products = BackwardProducts<Shape>;
 
  public:
@@ -452,7 +453,7 @@ class BackwardConsumer {
       const TargetRow target = row_of_target(to, r);
 #pragma unroll
       for (int slab = 0; slab < Shape::pieces; ++slab)
-        write_slab(g, to, target, slab, reinterpret_cast<const SlabSums&>(sums[32 * slab]), r);
+        write_slab<writes_marked>(g, to, target, slab, reinterpret_cast<const SlabSums&>(sums[32 * slab]), r);
     }
   }
 

@@ -92,17 +92,19 @@ HEED_DEVICE void mark_slab(const GradientCall& g, const GradientTarget& to, cons
     leave_unfinished(g, to.marks, of.number * g.slabs(to.dim) + slab);
 }
 
-// Columns [64 slab, + 64) of a row, by all lanes of a warp at once. What is no number is marked, not written
-// (S13).
+// Columns [64 slab, + 64) of a row, by all lanes of a warp at once. With what is no number they are marked
+// (S13); then they are written, too, if the kernel writes what it marks and the caller does not add.
+template <bool writes_marked = true>
 HEED_DEVICE void write_slab(const GradientCall& g, const GradientTarget& to, const TargetRow& of, int slab,
                             const SlabSums& x, int r) {
-  const bool is_finite = all_finite(x, r, to.factor);
+  const bool is_finite = all_finite(x, r, to.factor),
+             is_written = of.is_real && (is_finite || (writes_marked && !g.accumulates));
 #pragma unroll
   for (int first = 0; first < 8; first += 4) {
     float eight[8];
     take_eight(eight, x, r, first, to.factor);
     const int d = slab * 64 + (first + thread_index() % 4) * 8;
-    if (of.is_real && is_finite && d < to.dim) write_eight(of.row, d, eight, g.accumulates);
+    if (is_written && d < to.dim) write_eight(of.row, d, eight, g.accumulates);
   }
   if (!is_finite) mark_slab(g, to, of, slab);
 }

@@ -191,6 +191,10 @@ const char* hopper_backward_refuses(const GradientCall& g) {
   return nullptr;
 }
 
+bool hopper_writes_marked(const GradientCall& g) {
+  return writes_marked(backward_dims(g.forward).dim, backward_kind(g.forward));
+}
+
 std::int64_t hopper_backward_bytes(const GradientCall& g) {
   return BackwardBytes(g).all() + mask_tiles(g.forward).bytes();
 }

@@ -47,6 +47,12 @@ constexpr BackwardDims backward_dims(const Call& c) {
 constexpr int backward_rows(int dim, BackwardKind kind) {
   return dim == 64 && kind == BackwardKind::plain ? 128 : 64;
 }
+// Whether sums that are not finite are written where they are marked: the completion then needs to find only
+// those. In kernels of 64 dimensions for options ptxas lets products wait for the other branch (C7511).
+constexpr bool writes_marked(int dim, BackwardKind kind) {
+  return dim != 64 || kind == BackwardKind::plain || kind == BackwardKind::masked;
+}
+
 constexpr int backward_rows(const Call& c) { return backward_rows(backward_dims(c).dim, backward_kind(c)); }
 
 // One block: a warpgroup that copies and adds, and two that multiply, 64 keys each.
@@ -56,6 +62,7 @@ struct BackwardShape {
   static constexpr bool capped = kind == BackwardKind::capped, sloped = kind == BackwardKind::sloped,
                         biased = kind == BackwardKind::biased, dropping = kind == BackwardKind::dropping;
   static constexpr bool masked = has_masks(kind);
+  static constexpr bool writes_marked = cuda::writes_marked(head_dim, kind);
   static constexpr int dim = head_dim, value_dim = dim, pieces = dim / 64;  // of 64: rows of 128 bytes
   static constexpr int groups = 2, keys = backward_keys;
   static_assert(keys == 64 * groups);

@@ -248,5 +248,6 @@ void widen_bytes(std::uint32_t (&to)[2], std::uint32_t bytes);  // of caches: no
 inline void atomicMin(std::int32_t* at, std::int32_t x) { *at = std::min(*at, x); }
 inline void atomicMax(std::int32_t* at, std::int32_t x) { *at = std::max(*at, x); }
 inline void atomicOr(std::uint32_t* at, std::uint32_t x) { *at |= x; }
+inline void atomicAnd(std::uint32_t* at, std::uint32_t x) { *at &= x; }
 
 }  // namespace heed::cuda
