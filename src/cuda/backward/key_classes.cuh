@@ -145,8 +145,9 @@ class KeyClasses {
     const std::uint32_t flags = shared.flags[m];
     const bool may_hide = (flags & WideRow::unsure) != 0,
                of_scores = wants_scores && !has_nan_score && !may_hide && (flags & WideRow::no_scores) != 0;
-    DimClasses of_row = shared.of_row[m];
-    const bool of_value = wants_values && (may_hide ? !is_unsure : of_values.learns(of_row));
+    DimClasses of_row = shared.of_row[m], most = of_row;
+    if (c.drop_below > 0) most.nan = of_row.wild();  // 0 times an infinity
+    const bool of_value = wants_values && (may_hide ? !is_unsure : of_values.learns(most));
     if ((!of_scores && !of_value) || !sees_key(q)) return;
     has_nan_score |= of_scores;
     if (!of_value) return;
@@ -155,7 +156,7 @@ class KeyClasses {
       of_row.plus = of_row.minus = 0;
       if (may_hide) of_row.nan = 0;
     } else if (c.drop_below > 0 && drops(c, q, j)) {
-      of_row.nan = of_row.wild();
+      of_row = most;
     }
     of_values.add(of_row);
   }
