@@ -93,13 +93,13 @@ class KeyClasses {
   // known.
   HEED_DEVICE bool find_length() {
     const Row key = key_row(c, b, kv_head, j);
-    float square = 0;
+    double square = 0;
     for (std::int64_t d = 0; d < c.dim; ++d) {
-      const float x = read(key, d);
-      square = fmaf(x, x, square);
+      const auto x = static_cast<double>(read(key, d));
+      square += x * x;
     }
-    length = sqrtf(square) * 1.001f;
-    return is_finite(square) || is_finite_row(key, c.dim);
+    length = static_cast<float>(::sqrt(square)) * 1.001f;
+    return square - square == 0;
   }
 
   HEED_DEVICE void add_rows(std::int64_t of, std::int64_t h, std::int64_t slab) {
@@ -164,6 +164,8 @@ class KeyClasses {
     const Sequence& s = c.sequence(b);
     if (j >= s.key_count || j >= q.i + s.end_offset || (j >= c.front && j < q.i + s.first_offset))
       return false;
+    // Slopes times distances beyond f32: such a score is -inf, which hides.
+    if (c.alibi.of_heads && alibi_at(c, q, j) == minus_infinity) return false;
     const bool has_more = c.mask_count > 0 || c.document_count > 0 || c.gap_count > 0 || c.bias.data;
     return !has_more || sees(c, q, j);
   }
