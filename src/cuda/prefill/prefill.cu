@@ -51,6 +51,8 @@ const char* prefill_refuses(const Call& c) {
   if (!(c.scale_log2e > 0)) return "it takes a positive scale";
   if (c.keys == 0) return "there are no keys";
   if (c.cached && c.batch > max_grid_depth) return "it takes up to 65535 sequences of a cache";
+  if (c.cached && !reads_pages(c) && c.kv_heads > max_grid_depth)
+    return "it takes up to 65535 KV heads of a cache whose pages it copies";
   for (const Tensor* t : {&c.q, &c.k, &c.v, &c.out})
     if (!is_mappable(*t)) return "the copy engine wants rows without gaps, and everything on 16 bytes";
   return nullptr;
