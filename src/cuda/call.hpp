@@ -37,8 +37,8 @@ struct GradientRows {
       log_sum_exp;  // in base 2; +inf for a row that gives nothing to anybody, NaN for one that is no number
   float* rest;      // what a float does not hold of that
   float* delta;     // dO times out, less the gradient of the log-sum-exp
-  // What is marked with a bit is computed in double precision (S13). Of what a kernel has written there finite
-  // numbers count, if it writes what it marks (Marked). Rows have a mark for every slab of dimensions.
+  // What is marked with a bit is computed in double precision (S13). Of what a kernel has written there
+  // finite numbers count, if it writes what it marks (Marked). Rows have a mark for every slab of dimensions.
   std::uint32_t *unfinished_q, *unfinished_k, *unfinished_v;
   std::uint32_t *unfinished_bias, *unfinished_sink;  // by element, row after row
   unsigned* any_unfinished;                          // 1 where anything is marked
