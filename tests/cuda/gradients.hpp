@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,25 @@ inline Call middling_call(const std::string& kernel, std::int64_t batch, std::ui
             .v = Tensor::random({batch, 2, 150, 64}, seed + 2, 2, dtype)};
   call.causal = Causal{};
   return call;
+}
+
+// Every element of every gradient: `agree` has both tensors and the place.
+template <class Agree>
+void expect_each(const BackwardResults& found, const BackwardResults& wanted, const std::string& what,
+                 const Agree& agree) {
+  for (const Of of : cases::every_gradient) {
+    if (!found[of]) continue;
+    std::int64_t differ = 0, total = 0;
+    std::ostringstream first;
+    cases::for_each(found[of]->shape(), [&](auto b, auto h, auto i, auto d) {
+      ++total;
+      if (agree(*found[of], *wanted[of], b, h, i, d) || differ++ > 0) return;
+      first << "(" << b << ", " << h << ", " << i << ", " << d << ") is " << found[of]->at(b, h, i, d)
+            << ", not " << wanted[of]->at(b, h, i, d);
+    });
+    expect(differ == 0, what, ", ", cases::name_of(of), ": ", differ, " of ", total, " differ, first ",
+           first.str());
+  }
 }
 
 }  // namespace heed::cuda::test
