@@ -23,6 +23,12 @@ constexpr int heads_of_tile(int group, std::int64_t queries, int rows) {
   return 2 * queries <= rows && group % 2 == 0 ? 2 : 1;
 }
 
+// Keys of a unit of prefill's, of which `keys` are for as many queries as a tile has rows. Where heads share a
+// tile, and where one has two, there are as many tiles of rows and units in all.
+constexpr int prefill_unit_keys(int keys, int group, std::int64_t queries, int tile_rows) {
+  return queries > tile_rows ? 2 * keys : keys / heads_of_tile(group, queries, tile_rows);
+}
+
 // Rows of a KV head are the queries in order, each under all heads that read it.
 struct Partials {
   float* states = nullptr;  // (sequences, KV heads, units, rows, partial_floats)
@@ -31,7 +37,7 @@ struct Partials {
   int units = 0,
       rows = 0;  // that there is room for, of the longest sequence; all have as many without starts
   int unit_keys = 0;
-  int tile_rows = 0;  // prefill's: where heads share a tile of so many rows, units are shorter; else 0
+  int tile_rows = 0;  // prefill's, on which the keys of a unit depend; else 0
   int cut_rows = 0;   // max rows of a KV head whose keys are cut
   int key_warps = 1;  // that each leave a state of a unit
   // Values lie as prefill's threads have them, so that each stores four at a time: of every sixteen those of
@@ -39,11 +45,12 @@ struct Partials {
   bool is_in_pairs = false;
 
   constexpr bool cuts(int group, const Sequence& s) const {
-    return s.queries * group <= cut_rows && s.keys > unit_keys;
+    const bool has_tiles = tile_rows > 0 && s.queries > tile_rows;
+    return s.queries * group <= cut_rows && s.keys > (has_tiles ? 2 * unit_keys : unit_keys);
   }
   constexpr bool cuts(const Call& c, const Sequence& s) const { return cuts(static_cast<int>(c.group()), s); }
   constexpr int keys_of_unit(int group, const Sequence& s) const {
-    return tile_rows == 0 ? unit_keys : unit_keys / heads_of_tile(group, s.queries, tile_rows);
+    return tile_rows == 0 ? unit_keys : prefill_unit_keys(unit_keys, group, s.queries, tile_rows);
   }
   // States of a row.
   constexpr int units_of(int group, const Sequence& s) const {

@@ -31,17 +31,46 @@ struct PrefillSoftmax {
   float max[2], sum[2], factor[2];  // factor: of the sums so far, since the last maximum
 
   HEED_DEVICE explicit PrefillSoftmax(const Call& c)
-      : scale(Shape::capped   ? 2 * c.softcap_log2e
+      : scale(Shape::bounded  ? 1.0f
+              : Shape::capped ? 2 * c.softcap_log2e
               : Shape::biased ? 1.0f
                               : c.scale_log2e) {}
 
-  HEED_DEVICE void clear() { max[0] = max[1] = minus_infinity, sum[0] = sum[1] = 0; }
+  HEED_DEVICE void clear() {
+    max[0] = max[1] = Shape::bounded ? 0.0f : minus_infinity, sum[0] = sum[1] = 0;
+  }
 
-  // Scores become weights against the row's maximum and are added to the sums. The maximum follows when it is
-  // exceeded by 2^8, which weights can bear: only then are the sums so far rescaled. Of the first `columns`:
-  // no row sees another.
+  // Scores become weights and are added to the sums. Of the first `columns`: no row sees another.
   template <int columns = keys>
   HEED_DEVICE void weigh(float (&s)[keys / 2]) {
+    if constexpr (Shape::bounded)
+      weigh_against_zero<columns>(s);
+    else
+      weigh_against_max<columns>(s);
+  }
+
+  // The threads' shares of row r's sum become the row's.
+  HEED_DEVICE void add_up(int r) {
+    sum[r] += shuffle_xor(sum[r], 1);
+    sum[r] += shuffle_xor(sum[r], 2);
+  }
+
+  HEED_DEVICE void rescale(float (&o)[value_dim / 2]) const {
+    if constexpr (!Shape::bounded) {
+      if (!warp_any(factor[0] != 1.0f || factor[1] != 1.0f)) return;
+#pragma unroll
+      for (int n = 0; n < value_dim / 8; ++n) {
+        o[4 * n] *= factor[0], o[4 * n + 1] *= factor[0];
+        o[4 * n + 2] *= factor[1], o[4 * n + 3] *= factor[1];
+      }
+    }
+  }
+
+ private:
+  // The row's maximum follows when it is exceeded by 2^8, which weights can bear: only then are the sums so far
+  // rescaled.
+  template <int columns>
+  HEED_DEVICE void weigh_against_max(float (&s)[keys / 2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float now = max[r];
@@ -64,19 +93,16 @@ struct PrefillSoftmax {
     }
   }
 
-  // The threads' shares of row r's sum become the row's.
-  HEED_DEVICE void add_up(int r) {
-    sum[r] += shuffle_xor(sum[r], 1);
-    sum[r] += shuffle_xor(sum[r], 2);
-  }
-
-  HEED_DEVICE void rescale(float (&o)[value_dim / 2]) const {
-    if (!warp_any(factor[0] != 1.0f || factor[1] != 1.0f)) return;
+  template <int columns>
+  HEED_DEVICE void weigh_against_zero(float (&s)[keys / 2]) {
 #pragma unroll
-    for (int n = 0; n < value_dim / 8; ++n) {
-      o[4 * n] *= factor[0], o[4 * n + 1] *= factor[0];
-      o[4 * n + 2] *= factor[1], o[4 * n + 3] *= factor[1];
-    }
+    for (int n = 0; n < columns / 8; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float &a = s[4 * n + 2 * r], &b = s[4 * n + 2 * r + 1];
+        a = fast_exp2(a), b = fast_exp2(b);
+        sum[r] += a + b;
+      }
   }
 };
 

@@ -83,8 +83,10 @@ template <class Shape>
 struct PrefillSoftcap {
   static constexpr int keys = Shape::keys;
   float times;  // of a score: -2 x in base 2
+  float cap;    // in base 2
 
-  HEED_DEVICE explicit PrefillSoftcap(const Call& c) : times(-2 * log2_e * c.scale_log2e / c.softcap_log2e) {}
+  HEED_DEVICE explicit PrefillSoftcap(const Call& c)
+      : times(-2 * log2_e * c.scale_log2e / c.softcap_log2e), cap(c.softcap_log2e) {}
 
   template <int columns>
   HEED_DEVICE void apply(float (&s)[keys / 2]) const {
@@ -98,8 +100,12 @@ struct PrefillSoftcap {
  private:
   HEED_DEVICE void invert(float& a, float& b, float& c, float& d) const {
     const float x = divisor(a), y = divisor(b), z = divisor(c), w = divisor(d);
-    const float xy = x * y, zw = z * w, all = fast_reciprocal(xy * zw), of_xy = all * zw, of_zw = all * xy;
-    a = of_xy * y, b = of_xy * x, c = of_zw * w, d = of_zw * z;
+    const float xy = x * y, zw = z * w, reciprocal = fast_reciprocal(xy * zw),
+                all = Shape::bounded ? reciprocal * (2 * cap) : reciprocal, of_xy = all * zw, of_zw = all * xy;
+    if constexpr (Shape::bounded)
+      a = fmaf(of_xy, y, -cap), b = fmaf(of_xy, x, -cap), c = fmaf(of_zw, w, -cap), d = fmaf(of_zw, z, -cap);
+    else
+      a = of_xy * y, b = of_xy * x, c = of_zw * w, d = of_zw * z;
   }
   // 1 + e^(-2 x); NaN stays NaN.
   HEED_DEVICE float divisor(float s) const { return 1.0f + fast_exp2(min_or_nan(s * times, 30.0f)); }

@@ -70,10 +70,11 @@ struct PrefillOutput {
       if (!Shape::masked || (is_row && may_see_a_key(i))) sum[r] = __builtin_nanf("");
     float times = sum[r] == 0 ? 0.0f : 1.0f / sum[r];
     // A softcap's scores are above the true ones by the cap.
-    const float above = Shape::capped ? c.softcap_log2e : 0.0f;
+    const float above = Shape::capped && !Shape::bounded ? c.softcap_log2e : 0.0f,
+                max = Shape::bounded && sum[r] == 0 ? minus_infinity : softmax.max[r] * softmax.scale - above;
     if (is_row && (c.sink.data || c.log_sum_exp.data || Shape::biased)) {
       const ClosedRow row =
-          closed(c, rows.query(i), {softmax.max[r] * softmax.scale - above, sum[r] * lowered<type>});
+          closed(c, rows.query(i), {max, sum[r] * lowered<type>});
       times = row.out() * lowered<type>;
       if (c.log_sum_exp.data && rows.lane % 4 == 0)
         write(row_of(c.log_sum_exp, rows.query(i)), 0, static_cast<float>(row.log_sum_exp()));

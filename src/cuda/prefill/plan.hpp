@@ -88,12 +88,15 @@ constexpr bool has_masks(PrefillKind kind) {
          kind == PrefillKind::biased || kind == PrefillKind::dropping;
 }
 
-// Up to so many queries of a sequence leave blocks idle where there is one for each head: 128 queries of 32
-// heads over 8192 keys took 87 us (H200, November 2026). Their keys are cut into units of so many, or a half
-// or a fourth of it, where two or four heads fit a tile of rows: as many tiles, which take less time.
-constexpr std::int64_t max_cut_queries = 128, cut_keys = 2048;
+// Up to so many queries of a sequence leave blocks idle where there is one for each tile of rows: 128 queries
+// of 32 heads over 8192 keys took 87 us, and 256 do (H200, November 2026). Their keys are cut into units of so
+// many, twice as many where there are two tiles of rows, or a half or a fourth of it where two or four heads
+// fit one: as many tiles, which take less time.
+constexpr std::int64_t max_cut_queries = 256, cut_keys = 2048;
 constexpr int cut_rows = 128;  // of a tile
-constexpr bool cuts_keys(const Sequence& s) { return s.queries <= max_cut_queries && s.keys > cut_keys; }
+constexpr bool cuts_keys(const Sequence& s) {
+  return s.queries <= max_cut_queries && s.keys > (s.queries > cut_rows ? 2 * cut_keys : cut_keys);
+}
 
 // Whether the copy engine reads a cache's pages themselves: k.data is the first of them then, and v has none.
 constexpr bool reads_pages(const Call& c) { return c.cached && c.k.data && !c.v.data; }
@@ -151,11 +154,20 @@ constexpr int prefill_keys(const PrefillDims& of) {
   return of.value_dim == 256 ? 64 : of.value_dim == 192 ? 112 : 128;
 }
 
+// Up to this softcap, in base 2, the weights of bf16 bear all scores against a score of 0: rows need no maximum. f16
+// has no such range.
+constexpr float max_bound = 80;
+constexpr bool may_be_bounded(PrefillKind kind, Type type) {
+  return type == Type::bf16 && (kind == PrefillKind::capped || kind == PrefillKind::masked_capped);
+}
+
 // One block: a producer, and `groups` warpgroups of 64 rows each that share keys and values.
-template <int keys_dim, int values_dim, Type element, PrefillKind kind>
+template <int keys_dim, int values_dim, Type element, PrefillKind kind, bool has_bound = false>
 struct PrefillShape {
   static constexpr Type type = element;
   static constexpr bool capped = kind == PrefillKind::capped || kind == PrefillKind::masked_capped;
+  static constexpr bool bounded = has_bound;
+  static_assert(!bounded || (capped && element == Type::bf16));
   static constexpr bool cut = kind == PrefillKind::cut, scaled = kind == PrefillKind::scaled;
   static constexpr bool masked = has_masks(kind), sloped = kind == PrefillKind::sloped,
                         biased = kind == PrefillKind::biased, dropping = kind == PrefillKind::dropping,

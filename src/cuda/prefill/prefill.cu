@@ -64,7 +64,7 @@ std::int64_t prefill_rows(const Call& c) {
 
 std::int64_t prefill_units(const Call& c, const Sequence& s) {
   if (prefill_kind(c) != PrefillKind::cut || !cuts_keys(s)) return 1;
-  const std::int64_t unit = cut_keys / heads_of_tile(static_cast<int>(c.group()), s.queries, cut_rows);
+  const std::int64_t unit = prefill_unit_keys(cut_keys, static_cast<int>(c.group()), s.queries, cut_rows);
   return (s.keys + unit - 1) / unit;
 }
 

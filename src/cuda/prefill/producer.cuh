@@ -170,12 +170,14 @@ struct PrefillSchedule {
   }
 
  private:
-  // Where all sequences are alike and cut: a head, or those that share a tile, have one tile of rows.
+  // Where all sequences are alike and cut: a head has one or two tiles of rows, or shares one.
   HEED_DEVICE RowTile find_unit(int number) const {
     const int heads = static_cast<int>(c.heads), units = plan.partials.units, of = number / units,
-              first = of * plan.tile_heads, b = first / heads, nth = first - b * heads,
-              kv_head = nth / plan.group, member = nth - kv_head * plan.group;
-    return facts(b, c.tiled_heads ? member * plan.kv_heads + kv_head : nth, 0, number - of * units);
+              tiles = plan.order.tiles, shared_head = of / tiles, first = shared_head * plan.tile_heads,
+              b = first / heads, nth = first - b * heads, kv_head = nth / plan.group,
+              member = nth - kv_head * plan.group;
+    return facts(b, c.tiled_heads ? member * plan.kv_heads + kv_head : nth, of - shared_head * tiles,
+                 number - of * units);
   }
 
   // Tile m of a head's rows; its keys of a unit, where they are cut.
