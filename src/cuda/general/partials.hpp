@@ -23,8 +23,8 @@ constexpr int heads_of_tile(int group, std::int64_t queries, int rows) {
   return 2 * queries <= rows && group % 2 == 0 ? 2 : 1;
 }
 
-// Keys of a unit of prefill's, of which `keys` are for as many queries as a tile has rows. Where heads share a
-// tile, and where one has two, there are as many tiles of rows and units in all.
+// Keys of a unit of prefill's, of which `keys` are for as many queries as a tile has rows. Where heads share
+// a tile, and where one has two, there are as many tiles of rows and units in all.
 constexpr int prefill_unit_keys(int keys, int group, std::int64_t queries, int tile_rows) {
   return queries > tile_rows ? 2 * keys : keys / heads_of_tile(group, queries, tile_rows);
 }

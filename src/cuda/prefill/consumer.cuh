@@ -36,9 +36,7 @@ struct PrefillSoftmax {
               : Shape::biased ? 1.0f
                               : c.scale_log2e) {}
 
-  HEED_DEVICE void clear() {
-    max[0] = max[1] = Shape::bounded ? 0.0f : minus_infinity, sum[0] = sum[1] = 0;
-  }
+  HEED_DEVICE void clear() { max[0] = max[1] = Shape::bounded ? 0.0f : minus_infinity, sum[0] = sum[1] = 0; }
 
   // Scores become weights and are added to the sums. Of the first `columns`: no row sees another.
   template <int columns = keys>
@@ -67,8 +65,8 @@ struct PrefillSoftmax {
   }
 
  private:
-  // The row's maximum follows when it is exceeded by 2^8, which weights can bear: only then are the sums so far
-  // rescaled.
+  // The row's maximum follows when it is exceeded by 2^8, which weights can bear: only then are the sums so
+  // far rescaled.
   template <int columns>
   HEED_DEVICE void weigh_against_max(float (&s)[keys / 2]) {
 #pragma unroll

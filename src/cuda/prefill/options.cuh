@@ -101,7 +101,8 @@ struct PrefillSoftcap {
   HEED_DEVICE void invert(float& a, float& b, float& c, float& d) const {
     const float x = divisor(a), y = divisor(b), z = divisor(c), w = divisor(d);
     const float xy = x * y, zw = z * w, reciprocal = fast_reciprocal(xy * zw),
-                all = Shape::bounded ? reciprocal * (2 * cap) : reciprocal, of_xy = all * zw, of_zw = all * xy;
+                all = Shape::bounded ? reciprocal * (2 * cap) : reciprocal, of_xy = all * zw,
+                of_zw = all * xy;
     if constexpr (Shape::bounded)
       a = fmaf(of_xy, y, -cap), b = fmaf(of_xy, x, -cap), c = fmaf(of_zw, w, -cap), d = fmaf(of_zw, z, -cap);
     else

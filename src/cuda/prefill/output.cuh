@@ -73,8 +73,7 @@ struct PrefillOutput {
     const float above = Shape::capped && !Shape::bounded ? c.softcap_log2e : 0.0f,
                 max = Shape::bounded && sum[r] == 0 ? minus_infinity : softmax.max[r] * softmax.scale - above;
     if (is_row && (c.sink.data || c.log_sum_exp.data || Shape::biased)) {
-      const ClosedRow row =
-          closed(c, rows.query(i), {max, sum[r] * lowered<type>});
+      const ClosedRow row = closed(c, rows.query(i), {max, sum[r] * lowered<type>});
       times = row.out() * lowered<type>;
       if (c.log_sum_exp.data && rows.lane % 4 == 0)
         write(row_of(c.log_sum_exp, rows.query(i)), 0, static_cast<float>(row.log_sum_exp()));

@@ -89,9 +89,9 @@ constexpr bool has_masks(PrefillKind kind) {
 }
 
 // Up to so many queries of a sequence leave blocks idle where there is one for each tile of rows: 128 queries
-// of 32 heads over 8192 keys took 87 us, and 256 do (H200, November 2026). Their keys are cut into units of so
-// many, twice as many where there are two tiles of rows, or a half or a fourth of it where two or four heads
-// fit one: as many tiles, which take less time.
+// of 32 heads over 8192 keys took 87 us, and 256 do (H200, November 2026). Their keys are cut into units of
+// so many, twice as many where there are two tiles of rows, or a half or a fourth of it where two or four
+// heads fit one: as many tiles, which take less time.
 constexpr std::int64_t max_cut_queries = 256, cut_keys = 2048;
 constexpr int cut_rows = 128;  // of a tile
 constexpr bool cuts_keys(const Sequence& s) {
@@ -154,8 +154,8 @@ constexpr int prefill_keys(const PrefillDims& of) {
   return of.value_dim == 256 ? 64 : of.value_dim == 192 ? 112 : 128;
 }
 
-// Up to this softcap, in base 2, the weights of bf16 bear all scores against a score of 0: rows need no maximum. f16
-// has no such range.
+// Up to this softcap, in base 2, the weights of bf16 bear all scores against a score of 0: rows need no
+// maximum. f16 has no such range.
 constexpr float max_bound = 80;
 constexpr bool may_be_bounded(PrefillKind kind, Type type) {
   return type == Type::bf16 && (kind == PrefillKind::capped || kind == PrefillKind::masked_capped);
