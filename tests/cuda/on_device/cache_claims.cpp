@@ -276,6 +276,61 @@ CLAIM(bf16_decode_over_a_cache_on_the_device_is_that_over_one_copied_there_and_s
     expect(attend(there.cache, kernel) == attend(contiguous.cache, kernel), kernel, ": pages change a bit");
 }
 
+// A pool whose pages held what is no number, two sequences that share their first ones, and one that is
+// released beside them: nothing of that is seen.
+CLAIM(prefill_over_pages_on_the_device_is_that_over_rows) {
+  constexpr std::int64_t tokens = 2400, shared = 500, dim = 128;
+  const Case t{CacheType::bf16, 64, dim, dim, DType::bf16};
+  KvCacheConfig config = config_of(t);
+  config.capacity = tokens, config.pages = 4 * tokens / 64;
+  Cached there(config, Device::cuda);
+  const Tensor k = Tensor::random({2, 2, tokens, dim}, 21, 2, DType::bf16),
+               v = Tensor::random({2, 2, tokens, dim}, 22, 2, DType::bf16);
+  Tensor poison({2, 2, tokens, dim}, DType::bf16);
+  poison.fill_bytes(0xff);
+  Brought copy;
+  const auto append = [&](const Tensor& keys, const Tensor& values, const std::vector<std::int64_t>& counts) {
+    there.cache.append(copy.view(keys.view()), copy.view(values.view()), counts);
+  };
+  append(poison, poison, {tokens, tokens});
+  const std::int64_t released = there.cache.fork(1);
+  there.cache.reset(0), there.cache.reset(1), there.cache.release(released);
+  append(k, v, {tokens, tokens - 90});
+  const std::int64_t forked = there.cache.fork(0, shared);
+  const auto rows = [](const Tensor& x, std::int64_t b, std::int64_t length) {
+    Tensor made({1, 2, length, dim}, DType::bf16);
+    cases::for_each(made.shape(),
+                    [&](auto, auto h, auto i, auto d) { made.set(0, h, i, d, x.at(b, h, i, d)); });
+    return made;
+  };
+  for (const std::int64_t queries : {100, 300}) {
+    const Tensor q = Tensor::random({3, 4, queries, dim}, 23, 3, DType::bf16);
+    Tensor out(q.shape(), DType::bf16);
+    const std::vector<std::int64_t> sequences{forked, 0, 1}, lengths{shared, tokens, tokens - 90};
+    const Options options{.masks = {Causal{Align::ends}}, .kernel = "cuda.prefill.sm90"};
+    Brought all;
+    attention({.q = all.view(q.view()), .cache = &there.cache, .sequences = sequences},
+              {.out = all.view(out.mutable_view())}, options);
+    all.fetch();
+    for (std::size_t n = 0; n < 3; ++n) {
+      const auto b = static_cast<std::int64_t>(n), of = b / 2;
+      const Tensor own_k = rows(k, of, lengths[n]), own_v = rows(v, of, lengths[n]);
+      Tensor own_q({1, 4, queries, dim}, DType::bf16), wanted = own_q;
+      cases::for_each(own_q.shape(),
+                      [&](auto, auto h, auto i, auto d) { own_q.set(0, h, i, d, q.at(b, h, i, d)); });
+      Brought own;
+      attention({own.view(own_q.view()), own.view(own_k.view()), own.view(own_v.view())},
+                {.out = own.view(wanted.mutable_view())}, options);
+      own.fetch();
+      std::int64_t misses = 0;
+      cases::for_each(wanted.shape(), [&](auto, auto h, auto i, auto d) {
+        misses += wanted.bits(0, h, i, d) != out.bits(b, h, i, d);
+      });
+      expect(misses == 0, queries, " queries of sequence ", sequences[n], ": ", misses, " misses");
+    }
+  }
+}
+
 void expect_refused(const std::string& sentence, const std::function<void()>& call) {
   try {
     call();
