@@ -331,6 +331,40 @@ CLAIM(prefill_over_pages_on_the_device_is_that_over_rows) {
   }
 }
 
+// A page of 4.4 GB, whose tokens are those of one append again and again. Distances within it need more than
+// 31 bits. Values are the same in all tokens, and so is the mean of them.
+CLAIM(attention_over_a_page_of_more_than_2_gigabytes_of_keys_is_that_over_a_part_of_it) {
+  constexpr std::int64_t part = 65536, parts = 66, dim = 256;
+  std::size_t free = 0, total = 0;
+  expect_success(cudaMemGetInfo(&free, &total));
+  if (free < std::size_t{24} << 30) return;
+  KvCache cache({.batch = 1,
+                 .kv_heads = 1,
+                 .capacity = part * parts,
+                 .dim = dim,
+                 .type = CacheType::bf16,
+                 .device = Device::cuda});
+  const Tensor k = Tensor::random({1, 1, part, dim}, 31, 1, DType::bf16),
+               q = Tensor::random({1, 4, 1, dim}, 32, 1, DType::bf16);
+  Tensor v({1, 1, part, dim}, DType::bf16);
+  cases::for_each(v.shape(), [&](auto, auto, auto i, auto d) { v.set(0, 0, i, d, static_cast<float>(d)); });
+  Brought copy;
+  const View keys = copy.view(k.view()), values = copy.view(v.view());
+  for (int n = 0; n < parts; ++n) cache.append(keys, values);
+  for (const char* kernel : {"", "cuda.general.sm80", "cuda.exact.sm80"}) {
+    Tensor out(q.shape(), DType::bf16);
+    Brought there;
+    attention({.q = there.view(q.view()), .cache = &cache}, {.out = there.view(out.mutable_view())},
+              Options{.kernel = kernel});
+    there.fetch();
+    std::int64_t misses = 0;
+    cases::for_each(out.shape(), [&](auto, auto h, auto, auto d) {
+      misses += out.at(0, h, 0, d) != static_cast<float>(d);
+    });
+    expect(misses == 0, "kernel '", kernel, "': ", misses, " misses");
+  }
+}
+
 void expect_refused(const std::string& sentence, const std::function<void()>& call) {
   try {
     call();
