@@ -360,6 +360,12 @@ Reason wants_another_device(Role role) {
 
 namespace {
 
+// The copy engine counts the rows of all sequences in 31 bits.
+const char* rows_refuse(const Extents& extents) {
+  constexpr std::int64_t many = std::int64_t{1} << 31;
+  return extents.query_rows >= many || extents.key_rows >= many ? "there are 2^31 rows or more" : nullptr;
+}
+
 // To copy rows pays where many queries read them.
 const char* prefill_refuses(const Call& c, const Extents& extents, const CopiedRows& copies) {
   constexpr std::int64_t min_queries = 128, max_batch = 65535, max_rows = 1 << 21;  // of a launch
@@ -369,14 +375,19 @@ const char* prefill_refuses(const Call& c, const Extents& extents, const CopiedR
     return "the copy engine wants rows without gaps, and everything on 16 bytes; there are too few queries, "
            "or "
            "too many rows, to copy them";
+  if (const char* reason = rows_refuse(extents)) return reason;
   return cuda::prefill_refuses(c);
+}
+const char* decode_refuses(const Call& c, const Extents& extents) {
+  if (const char* reason = rows_refuse(extents)) return reason;
+  return cuda::decode_refuses(c);
 }
 
 }  // namespace
 
 Reason refuses(Role role, const LoweredCall& lowered) {
   const RoleCall of(role, lowered);
-  const char* reason = role == Role::decode    ? decode_refuses(of.call)
+  const char* reason = role == Role::decode    ? decode_refuses(of.call, of.extents)
                        : role == Role::prefill ? prefill_refuses(of.call, of.extents, of.copies)
                        : role == Role::split   ? split_refuses(of.call)
                        : role == Role::general ? general_refuses(of.call)

@@ -10,7 +10,8 @@ using problem::BoolTensor, problem::Tensor, problem::TensorStrides, problem::Typ
 
 // Its `sequences` are null where all batch entries are alike.
 struct Call : problem::KernelCall {
-  Sequence each{};  // what they are alike
+  bool cuts_some = false;  // where they differ: prefill cuts the keys of one, or more (prefill/plan.hpp)
+  Sequence each{};         // what they are alike
   // The exact kernels keep scores in a unit of their own; a difference of so much is -127 in base 2.
   float min_exponent = 0;
   float scale_log2e = 0, softcap_log2e = 0;  // the scale and the softcap in base 2

@@ -5,6 +5,7 @@
 #include <array>
 #include <span>
 
+#include "cuda/prefill/plan.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::cuda {
@@ -28,6 +29,10 @@ bool is_like(const Sequence& a, const Sequence& b) {
   return a.queries == b.queries && a.keys == b.keys && a.first_query == b.first_query &&
          a.first_key == b.first_key && a.key_count == b.key_count && a.first_offset == b.first_offset &&
          a.end_offset == b.end_offset;
+}
+
+bool cuts_some(std::span<const Sequence> sequences) {
+  return std::ranges::any_of(sequences, [](const Sequence& s) { return s.queries > 0 && cuts_keys(s); });
 }
 
 // The copy engine wants a distance between rows, even where there is one row.
@@ -65,6 +70,7 @@ LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
   const auto as_the_first = [&](const Sequence& s) { return is_like(s, *p.sequences.begin()); };
   if (!p.sequences.empty()) call.each = *p.sequences.begin();
   if (std::all_of(p.sequences.begin(), p.sequences.end(), as_the_first)) call.sequences = nullptr;
+  call.cuts_some = cuts_some(p.sequences);
   copy_documents();
 }
 
@@ -163,6 +169,7 @@ Call PackedDocuments::of(const Call& c) const {
   Call made = c;
   made.batch = static_cast<std::int64_t>(sequences.size());
   made.sequences = sequences.data();
+  made.cuts_some = cuts_some(sequences);
   made.queries = made.keys = 0;
   for (const Sequence& s : sequences) made.queries = made.keys = std::max(made.queries, s.queries);
   made.document_count = 0;

@@ -3,10 +3,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "call/make_problem.hpp"
+#include "cases/tensor.hpp"
 #include "claims.hpp"
 #include "cuda/backward/order.hpp"
 #include "cuda/exact/plan.hpp"
+#include "cuda/lower.hpp"
 #include "cuda/prefill/plan.hpp"
+#include "heed/cache.hpp"
 
 namespace heed::cuda::test {
 namespace {
@@ -91,6 +95,39 @@ CLAIM(every_width_of_heads_has_a_prefill_kernel_that_holds_it) {
             (dim == 192 ? kind == plain || kind == capped : (dim == 32 || dim == 96) && kind <= capped);
         if (dim == value_dim && is_own) expect(found.dim == dim, dim, " in ", found.dim);
       }
+}
+
+// Sequences of different lengths: a kernel for keys that are cut is for batches that have some.
+CLAIM(prefill_cuts_a_batch_and_copies_its_pages_where_a_sequence_has_few_queries_over_many_keys) {
+  constexpr std::int64_t longest = 3000, shorter = 2500;
+  KvCache cache(
+      {.batch = 2, .kv_heads = 1, .capacity = longest, .dim = 64, .type = CacheType::bf16, .page_size = 64});
+  const cases::Tensor tokens({2, 1, longest, 64}, DType::bf16);
+  cache.append(tokens.view(), tokens.view(), std::vector<std::int64_t>{longest, shorter});
+  const auto expect_cut = [](const Inputs& inputs, std::int64_t queries, bool is_cut) {
+    cases::Tensor out({inputs.q.shape.batch, 1, inputs.q.shape.length, 64}, DType::bf16);
+    const Problem problem =
+        make_problem(inputs, {.out = out.mutable_view()}, {.masks = {Causal{Align::ends}}});
+    const LoweredCall lowered(problem);
+    const Call& c = lowered.call;
+    expect(c.sequences != nullptr, queries, " queries: sequences are alike");
+    expect(prefill_kind(c) == (is_cut ? PrefillKind::cut : PrefillKind::plain), queries, " queries");
+    if (c.cached) expect(may_read_pages(c) != is_cut, queries, " queries over pages");
+  };
+  for (const std::int64_t queries : {max_cut_queries, max_cut_queries + 1}) {
+    const bool is_cut = queries == max_cut_queries;
+    const cases::Tensor q({2, 1, queries, 64}, DType::bf16), packed({1, 1, 600 + queries, 64}, DType::bf16),
+        keys({1, 1, longest + shorter, 64}, DType::bf16);
+    expect_cut({.q = q.view(), .cache = &cache}, queries, is_cut);
+    const std::vector<std::int64_t> query_starts{0, 600, 600 + queries},
+        key_starts{0, longest, longest + shorter};
+    expect_cut({.q = packed.view(),
+                .k = keys.view(),
+                .v = keys.view(),
+                .query_starts = query_starts,
+                .key_starts = key_starts},
+               queries, is_cut);
+  }
 }
 
 CLAIM(prefill_ends_with_the_shortest_tiles_of_all_heads) {

@@ -278,7 +278,11 @@ CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
                                  {CacheType::f16, 64, 700, 200, 256, 256},
                                  {CacheType::bf16, 256, 900, 260, 64, 64},
                                  {CacheType::bf16, 64, 2390, 270, 128, 128, 0},
-                                 {CacheType::f16, 128, 640, 200, 96, 88, 0}})
+                                 {CacheType::f16, 128, 640, 200, 96, 88, 0},
+                                 {CacheType::bf16, 64, 2390, 270, 128, 128},
+                                 {CacheType::f16, 128, 4400, 300, 64, 64, 2200},
+                                 {CacheType::bf16, 0, 2390, 300, 128, 128},
+                                 {CacheType::f16, 0, 1496, 200, 96, 88, 0}})
     for (const bool is_poisoned : {false, true}) {
       const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
       KvCache cache = t.cache();
@@ -300,6 +304,109 @@ CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
                ", dims ", t.dim, " and ", t.value_dim, ", sequence ", b, is_poisoned ? ", poisoned" : "");
       }
     }
+}
+
+constexpr std::int64_t in_page = 64;
+
+// Three sequences over pages that held what is no number before: two have the first 500 tokens and their
+// pages in common, 500 being within a page.
+struct SharedPrefix {
+  static constexpr std::int64_t tokens = 2400, shared = 500;
+
+  SharedPrefix() {
+    Tensor poison({2, 2, tokens, 128}, DType::bf16);
+    poison.fill(nan);
+    cache.append(poison.view(), poison.view());
+    cache.reset();
+    cache.append(k.view(), v.view(), std::vector<std::int64_t>{tokens, tokens - 90});
+    cache.fork(0, shared);
+    cache.append_to(2, own_k.view(), own_v.view());
+  }
+
+  // Tokens of a sequence as rows.
+  Tensor rows(std::int64_t sequence, const Tensor& of_all, const Tensor& own) const {
+    Tensor made = entry(of_all, sequence % 2, cache.length(sequence));
+    if (sequence == 2)
+      cases::for_each(own.shape(), [&](auto, auto h, auto i, auto d) {
+        made.set(0, h, shared + i, d, own.at(0, h, i, d));
+      });
+    return made;
+  }
+
+  KvCache cache{{.batch = 2,
+                 .kv_heads = 2,
+                 .capacity = tokens,
+                 .dim = 128,
+                 .type = CacheType::bf16,
+                 .page_size = in_page,
+                 .pages = 3 * tokens / in_page}};
+  const Tensor k = Tensor::random({2, 2, tokens, 128}, 171, 2, DType::bf16),
+               v = Tensor::random({2, 2, tokens, 128}, 172, 2, DType::bf16),
+               own_k = Tensor::random({1, 2, 701, 128}, 173, 2, DType::bf16),
+               own_v = Tensor::random({1, 2, 701, 128}, 174, 2, DType::bf16);
+};
+
+// Packed queries: where one sequence has few over many keys, its keys are cut, and the pages of all are
+// copied first; where it has none, nothing is written.
+CLAIM(prefill_over_pages_that_sequences_share_has_the_bits_of_prefill_over_rows_of_each) {
+  const SharedPrefix of;
+  const std::vector<std::int64_t> sequences{2, 0, 1};
+  for (const auto& counts : {std::array<std::int64_t, 3>{300, 270, 400}, {300, 40, 400}, {0, 270, 0}}) {
+    const std::vector<std::int64_t> starts{0, counts[0], counts[0] + counts[1],
+                                           counts[0] + counts[1] + counts[2]};
+    const Tensor q = Tensor::random({1, 4, starts[3], 128}, 175, 3, DType::bf16);
+    Tensor out(q.shape(), DType::bf16);
+    out.fill_bytes(0xff);
+    expect(
+        run(prefill,
+            make_problem({.q = q.view(), .cache = &of.cache, .sequences = sequences, .query_starts = starts},
+                         {.out = out.mutable_view()}, {.masks = {Causal{Align::ends}}})),
+        "refused");
+    for (std::size_t n = 0; n < 3; ++n) {
+      if (counts[n] == 0) continue;
+      Call alone{.q = q.rows(starts[n], counts[n]),
+                 .k = of.rows(sequences[n], of.k, of.own_k),
+                 .v = of.rows(sequences[n], of.v, of.own_v)};
+      alone.causal = Causal{Align::ends};
+      expect(same_bits(run(prefill, alone, {})->out, out.rows(starts[n], counts[n])), counts[n],
+             " queries of sequence ", sequences[n], " beside ", counts[1]);
+    }
+  }
+}
+
+// A window's pages that were released are one page of zeros, which a tile of keys holds beside others.
+CLAIM(prefill_over_pages_that_a_window_has_passed_has_the_bits_of_prefill_over_rows) {
+  constexpr std::int64_t before = 1000, queries = 300, tokens = before + queries, window = 250;
+  static_assert((before - window + 1) / in_page % 2 == 1, "the first tile of keys begins with a page before");
+  KvCache cache({.batch = 1,
+                 .kv_heads = 2,
+                 .capacity = tokens,
+                 .dim = 128,
+                 .type = CacheType::bf16,
+                 .page_size = in_page,
+                 .window = CacheWindow{.length = window}});
+  Tensor k = Tensor::random({1, 2, tokens, 128}, 181, 2, DType::bf16),
+         v = Tensor::random({1, 2, tokens, 128}, 182, 2, DType::bf16);
+  const Tensor q = Tensor::random({1, 4, queries, 128}, 183, 3, DType::bf16);
+  Call alone{.q = q, .k = k, .v = v};
+  alone.causal = Causal{Align::ends}, alone.window = Window{window - 1, 0, Align::ends};
+  // What is released is no number.
+  for (Tensor* x : {&k, &v})
+    cases::for_each({1, 2, in_page, 128}, [&](auto b, auto h, auto i, auto d) {
+      x->set(b, h, (before - window + 1) / in_page * in_page - in_page + i, d, nan);
+    });
+  const Tensor first_k = k.rows(0, before), first_v = v.rows(0, before), last_k = k.rows(before, queries),
+               last_v = v.rows(before, queries);
+  cache.append(first_k.view(), first_v.view());
+  const std::int64_t pages = cache.pages_in_use();
+  cache.append(last_k.view(), last_v.view());
+  expect(cache.pages_in_use() < pages + queries / in_page, "no page was released");
+  Tensor out(q.shape(), DType::bf16);
+  out.fill_bytes(0xff);
+  expect(run(prefill, make_problem({.q = q.view(), .cache = &cache}, {.out = out.mutable_view()},
+                                   {.masks = {Causal{Align::ends}}})),
+         "refused");
+  expect(same_bits(run(prefill, alone, {})->out, out), "a window of ", window);
 }
 
 // Integers are the operands; scales are factors of scores and weights.

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(gradient_threads) sink_gradient(const __grid_c
 
 // The steps of a completion: nearly always there is nothing to do.
 __global__ void __launch_bounds__(gradient_threads)
-    find_wide_rows(const __grid_constant__ GradientCall g, Marked marked, std::int64_t blocks) {
+    find_double_rows(const __grid_constant__ GradientCall g, Marked marked, std::int64_t blocks) {
   __shared__ Completion::Shared memory;
   wait_for_prior_launches();
   Completion(g, marked, memory).find_rows(blocks);
@@ -116,7 +116,7 @@ void launch_completion(const GradientCall& g, Marked marked, Stream stream) {
   };
   constexpr std::int64_t warps = Completion::warps;
   const std::int64_t rows = std::max((of.rows + warps - 1) / warps, (of.keys + warps - 1) / warps);
-  launch(find_wide_rows, rows);
+  launch(find_double_rows, rows);
   launch(decide_classes, of.classes);
   launch(complete, std::max({rows, of.biases, g.sink.elements()}));
 }

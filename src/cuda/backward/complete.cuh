@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients that f32 could not finish, in double precision as src/reference/gradient.cpp has them (S13, G9):
 // rows of q, k and v, and elements of the bias and the sink, whose marks say so. Three launches: what each
-// row of q has to itself (wide_pairs.cuh); gradients by keys and values that this decides (key_classes.cuh);
-// and sums, of pairs of rows that are not finite, which decide nearly all others, and else of all pairs.
+// row of q has to itself (double_pairs.cuh); gradients by keys and values that this decides
+// (key_classes.cuh); and sums, of pairs of rows that are not finite, which decide nearly all others, and else
+// of all pairs.
 #pragma once
 #include <cstdint>
 
 #include "cuda/backward/backward.hpp"
+#include "cuda/backward/double_pairs.cuh"
 #include "cuda/backward/key_classes.cuh"
 #include "cuda/backward/rows.cuh"
-#include "cuda/backward/wide_pairs.cuh"
 #include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
@@ -58,7 +59,7 @@ class Completion {
   // Every `blocks`-th part of a launch: each begins when the one before it has ended.
   HEED_DEVICE void find_rows(std::int64_t blocks) {
     if (*g.rows.any_unfinished == 0) return;
-    const WideRowFinder finder(g, warp_terms());
+    const DoubleRowFinder finder(g, warp_terms());
     for (std::int64_t n = block_index() * warps + warp_index(); n < g.all_rows(); n += blocks * warps)
       finder.find(n);
   }
@@ -117,7 +118,7 @@ class Completion {
     return (marks[mark / 32] >> mark % 32 & 1) != 0;
   }
 
-  HEED_DEVICE void write_wide(const Row& to, std::int64_t d, double x) const {
+  HEED_DEVICE void write_completed(const Row& to, std::int64_t d, double x) const {
     write(to, d, static_cast<float>(g.accumulates ? static_cast<double>(read(to, d)) + x : x));  // G8
   }
 
@@ -172,7 +173,7 @@ class Completion {
   HEED_DEVICE void write_sums(const LaneSums& sums, const Row& to, double factor) const {
 #pragma unroll
     for (int m = 0; m < LaneSums::each; ++m)
-      if (sums.wants(m)) write_wide(to, sums.dim(m), sums.x[m] * factor);
+      if (sums.wants(m)) write_completed(to, sums.dim(m), sums.x[m] * factor);
   }
 
   // Sums that each warp has a part of, added in the order of the parts.
@@ -196,8 +197,8 @@ class Completion {
   HEED_DEVICE unsigned try_query(std::int64_t n) const {
     if (!has_marks(g.rows.unfinished_q, n, c.dim)) return 0;
     const Query q = RowOfQueries(g, n).q;
-    const WideRow row = kept_row(g, n);
-    if (!row.is(WideRow::special)) return 1;
+    const DoubleRow row = kept_row(g, n);
+    if (!row.is(DoubleRow::special)) return 1;
     const Row to = row_of(g.q, q);
     for (std::int64_t first = 0; first < c.dim; first += LaneSums::dims) {
       LaneSums sums = wanted_sums(g.rows.unfinished_q, n, to, c.dim, first);
@@ -209,7 +210,7 @@ class Completion {
   // By all warps.
   HEED_DEVICE void complete_query(std::int64_t n) const {
     const Query q = RowOfQueries(g, n).q;
-    const WideRow row = kept_row(g, n);
+    const DoubleRow row = kept_row(g, n);
     const Row to = row_of(g.q, q);
     for (std::int64_t first = 0; first < c.dim; first += LaneSums::dims) {
       LaneSums sums = wanted_sums(g.rows.unfinished_q, n, to, c.dim, first);
@@ -220,13 +221,14 @@ class Completion {
     }
     sync();
   }
-  HEED_DEVICE void add_keys(LaneSums& sums, const Query& q, const WideRow& row, const KeyRange& keys) const {
+  HEED_DEVICE void add_keys(LaneSums& sums, const Query& q, const DoubleRow& row,
+                            const KeyRange& keys) const {
     const std::int64_t kv_head = c.kv_head(q.h);
     for (std::int64_t begin = keys.begin; begin < keys.end && !sums.all_nan(); begin += 32)
       add(
           sums, keys.end - begin,
           [&](int m, double& term) {
-            const WidePair pair = wide_pair(g, q, begin + m, row, Wanted::scores);
+            const DoublePair pair = double_pair(g, q, begin + m, row, Wanted::scores);
             term = pair.raw;
             return pair.is_seen;
           },
@@ -263,7 +265,7 @@ class Completion {
   HEED_DEVICE bool finds(std::int64_t n, const RowOfKeys& at, const KeySums& of, bool is_wild) const {
     if (of.dim > LaneSums::dims) return false;
     LaneSums sums = wanted_sums(of.marks, n, of.to, of.dim, 0);
-    add_rows(sums, at, of.of, WideRow::special, {0, c.sequence(at.b).queries});
+    add_rows(sums, at, of.of, DoubleRow::special, {0, c.sequence(at.b).queries});
     const bool is_found = sums.all_nan() || (sums.none_finite() && !is_wild);
     if (is_found) write_sums(sums, of.to, of.factor);
     return is_found;
@@ -323,7 +325,7 @@ class Completion {
         [&](int m, double& term) {
           if (!is_one) return false;
           const Query q = query(m);
-          const WidePair pair = wide_pair(g, q, at.j, kept_row(g, g.row(q.b, q.h, q.row)), of);
+          const DoublePair pair = double_pair(g, q, at.j, kept_row(g, g.row(q.b, q.h, q.row)), of);
           term = of == Wanted::scores ? pair.raw : pair.applied;
           return pair.is_seen;
         },
@@ -357,7 +359,7 @@ class Completion {
           j(n % of.dim) {}
   };
   HEED_DEVICE double score_of(const Query& q, std::int64_t j) const {
-    return wide_pair(g, q, j, kept_row(g, g.row(q.b, q.h, q.row)), Wanted::scores).score;
+    return double_pair(g, q, j, kept_row(g, g.row(q.b, q.h, q.row)), Wanted::scores).score;
   }
 
   HEED_DEVICE void complete_bias_of_pairs(std::int64_t n) const {
@@ -371,7 +373,7 @@ class Completion {
         const std::int64_t i = at.row - s.first_query;
         if (i >= 0 && i < s.queries && at.j < s.keys) total += score_of({b, h, i, at.row}, at.j);
       }
-    write_wide(row_of(to.tensor, at.b, at.h, at.row), at.j, total);
+    write_completed(row_of(to.tensor, at.b, at.h, at.row), at.j, total);
   }
 
   // One element, which every thread has a part of the terms of: queries of those who share it.
@@ -403,7 +405,7 @@ class Completion {
       for (std::int64_t j = 0; j < keys && of_query == of_query; ++j) of_query += score_of(q, j);
       return of_query;
     });
-    if (thread_index() == 0) write_wide(row_of(to.tensor, at.b, at.h, at.row), at.j, x);
+    if (thread_index() == 0) write_completed(row_of(to.tensor, at.b, at.h, at.row), at.j, x);
   }
 
   HEED_DEVICE void complete_sink(std::int64_t n) const {
@@ -414,7 +416,7 @@ class Completion {
         return static_cast<double>(log_sum_exp_gradient(g, q));  // G7
       return ::exp(static_cast<double>(sink_of(c, q)) - lse) * kept_row(g, g.row(q.b, q.h, q.row)).gradient;
     });
-    if (thread_index() == 0) write_wide(row_of(g.sink.tensor, own_b, own_h, 0), 0, x);
+    if (thread_index() == 0) write_completed(row_of(g.sink.tensor, own_b, own_h, 0), 0, x);
   }
 
   const GradientCall& g;

@@ -5,7 +5,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/backward/wide_pairs.cuh"
+#include "cuda/backward/double_pairs.cuh"
 
 namespace heed::cuda {
 
@@ -107,7 +107,7 @@ class KeyClasses {
     for (std::int64_t begin = 0; begin < s.queries; begin += threads) {
       const std::int64_t i = begin + thread_index();
       const bool is_special =
-          i < s.queries && (kept_flags(g, g.row(of, h, s.first_query + i)) & WideRow::special) != 0;
+          i < s.queries && (kept_flags(g, g.row(of, h, s.first_query + i)) & DoubleRow::special) != 0;
       if (!any(is_special)) continue;
       stage({of, h, i, s.first_query + i}, is_special, slab);
       sync();
@@ -119,9 +119,9 @@ class KeyClasses {
   }
   HEED_DEVICE void stage(const Query& q, bool is_special, std::int64_t slab) {
     DimClasses classes{};
-    WideRow row{0, 0, 0};
+    DoubleRow row{0, 0, 0};
     if (is_special) row = kept_row(g, g.row(q.b, q.h, q.row));
-    if (row.is(WideRow::has_wild_gradient) && !row.is(WideRow::no_weights)) {
+    if (row.is(DoubleRow::has_wild_gradient) && !row.is(DoubleRow::no_weights)) {
       const Row gradient = row_of(g.out_gradient, q);
       const std::int64_t first = slab * 64, count = min(64, c.value_dim - first);
       if (lies_in_eights(gradient, c.value_dim)) {
@@ -136,22 +136,22 @@ class KeyClasses {
         for (int d = 0; d < count; ++d) classes.note(d, read(gradient, first + d));
       }
     }
-    if (row.is(WideRow::no_weights)) classes.nan = ~std::uint64_t{0};
+    if (row.is(DoubleRow::no_weights)) classes.nan = ~std::uint64_t{0};
     shared.of_row[thread_index()] = classes;
     shared.reach[thread_index()] = row.reach, shared.flags[thread_index()] = row.flags;
   }
 
   HEED_DEVICE void add_row(const Query& q, int m) {
     const std::uint32_t flags = shared.flags[m];
-    const bool may_hide = (flags & WideRow::unsure) != 0,
-               of_scores = wants_scores && !has_nan_score && !may_hide && (flags & WideRow::no_scores) != 0;
+    const bool may_hide = (flags & DoubleRow::unsure) != 0,
+               of_scores = wants_scores && !has_nan_score && !may_hide && (flags & DoubleRow::no_scores) != 0;
     DimClasses of_row = shared.of_row[m], most = of_row;
     if (c.drop_below > 0) most.nan = of_row.wild();  // 0 times an infinity
     const bool of_value = wants_values && (may_hide ? !is_unsure : of_values.learns(most));
     if ((!of_scores && !of_value) || !sees_key(q)) return;
     has_nan_score |= of_scores;
     if (!of_value) return;
-    if (may_hide || ((flags & WideRow::no_weights) == 0 && !(length < shared.reach[m]))) {
+    if (may_hide || ((flags & DoubleRow::no_weights) == 0 && !(length < shared.reach[m]))) {
       is_unsure = is_unsure || may_hide || (of_row.plus | of_row.minus) != 0;
       of_row.plus = of_row.minus = 0;
       if (may_hide) of_row.nan = 0;
@@ -170,7 +170,7 @@ class KeyClasses {
     return !has_more || sees(c, q, j);
   }
 
-  HEED_DEVICE void write_wide(const Row& to, std::int64_t d, float x) const {
+  HEED_DEVICE void write_completed(const Row& to, std::int64_t d, float x) const {
     write(to, d, g.accumulates ? read(to, d) + x : x);  // G8
   }
 
@@ -184,7 +184,10 @@ class KeyClasses {
     for (int d = 0; d < count; ++d) {
       if ((known >> d & 1) == 0) continue;
       const bool is_nan = (of_values.nan >> d & 1) != 0, is_plus = (of_values.plus >> d & 1) != 0;
-      write_wide(to, first + d, is_nan ? __builtin_nanf("") : is_plus ? -minus_infinity : minus_infinity);
+      write_completed(to, first + d,
+                      is_nan    ? __builtin_nanf("")
+                      : is_plus ? -minus_infinity
+                                : minus_infinity);
     }
     clear_mark(g.rows.unfinished_v, n * slabs + slab);
   }
@@ -194,7 +197,7 @@ class KeyClasses {
     for (std::int64_t slab = 0; slab < slabs; ++slab) {
       if (!is_marked(g.rows.unfinished_k, n * slabs + slab)) continue;
       for (std::int64_t d = slab * 64; d < min(slab * 64 + 64, c.dim); ++d)
-        write_wide(to, d, __builtin_nanf(""));
+        write_completed(to, d, __builtin_nanf(""));
       clear_mark(g.rows.unfinished_k, n * slabs + slab);
     }
   }

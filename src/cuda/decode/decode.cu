@@ -2,6 +2,8 @@
 // Which calls decode takes, and its launch. The kernels themselves are compiled in files of their own, which
 // the build writes: together they would take longer, and ptxas would no longer know the width of a row that
 // is done in double precision.
+#include <algorithm>
+
 #include "cuda/decode/plan.hpp"
 #include "cuda/runtime/launch.hpp"
 #include "cuda/runtime/tensor_map.hpp"
@@ -42,9 +44,13 @@ const char* decode_refuses(const Call& c) {
   if (decode_row_tiles(c) > max_row_tiles(c)) return "too many rows share a KV head";
   const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
   if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 256 in steps of 8";
-  if (c.batch * c.kv_heads * decode_row_tiles(c) * 4 > Workspace::counter_bytes &&
-      plan(c, Cut::by_the_plan).splits > 1)
+  constexpr std::int64_t in_31_bits = std::int64_t{1} << 31;
+  const std::int64_t tiles = c.batch * c.kv_heads * decode_row_tiles(c);
+  if (tiles >= in_31_bits || (tiles * 4 > Workspace::counter_bytes && plan(c, Cut::by_the_plan).splits > 1))
     return "there are too many heads";
+  const cache::PageLayout& layout = c.layout;
+  if (c.cached && std::max(layout.values_at(), layout.key_scales_at() - layout.values_at()) >= in_31_bits)
+    return "it takes pages with less than 2 GB of a head's keys, and of its values";
   if (c.q.stride.dim != 1 || c.q.stride.length % 2 != 0 || c.q.stride.heads % 2 != 0 ||
       c.q.stride.batch % 2 != 0 || reinterpret_cast<std::uintptr_t>(c.q.data) % 4 != 0)
     return "rows of q must have no gaps and begin on 4 bytes";

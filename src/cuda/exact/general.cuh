@@ -523,8 +523,8 @@ class Exact {
     for (int r = 0; r < rows; ++r) {
       if (!shared.unfinished[r]) continue;
       const Query q = work.query(r);
-      const WideEnd end = complete_row(WholeBlock<threads>(), c, q, dims_here, scratch);
-      if (thread_index() == 0 && plan.ends && work.first_dim == 0) saved_end(q).wide = end;
+      const DoubleEnd end = complete_row(WholeBlock<threads>(), c, q, dims_here, scratch);
+      if (thread_index() == 0 && plan.ends && work.first_dim == 0) saved_end(q).in_double = end;
     }
   }
 

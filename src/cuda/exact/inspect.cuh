@@ -62,7 +62,7 @@ class Inspection {
     const ClosedRow row = closed(c, q, end->row, c.scaling);
     const float narrow = after_dropout(c, q, j, power_of(c)(biased - end->row.max) * row.out());
     if (is_finite(narrow)) return narrow;
-    return static_cast<float>(wide_weight(c, q, end->wide, j, wide_score(c, q, j).biased));
+    return static_cast<float>(double_weight(c, q, end->in_double, j, double_score(c, q, j).biased));
   }
 
   // Scores have a unit of their own; the caller's are natural. One that f32 cannot hold is computed in double
@@ -73,10 +73,10 @@ class Inspection {
     float natural =
         s * static_cast<float>(c.stage == ScoreStage::raw ? c.scaling.product : c.scaling.natural);
     if (!is_known) {
-      const WideScore wide = wide_score(c, q, j);
-      natural = static_cast<float>(c.stage == ScoreStage::raw          ? wide.raw
-                                   : c.stage == ScoreStage::softcapped ? wide.softcapped
-                                                                       : wide.biased);
+      const DoubleScore in_double = double_score(c, q, j);
+      natural = static_cast<float>(c.stage == ScoreStage::raw          ? in_double.raw
+                                   : c.stage == ScoreStage::softcapped ? in_double.softcapped
+                                                                       : in_double.biased);
     }
     write(row_of(c.scores, q), j, natural);
   }

@@ -16,7 +16,7 @@ HEED_DEVICE float rescaling(float before, float now, const Exponential& power) {
 // Where a row ends, for the pass that writes its weights.
 struct SavedEnd {
   RowEnd row;
-  WideEnd wide;  // where the sum is NaN
+  DoubleEnd in_double;  // where the sum is NaN
 };
 
 // Of the general kernel's rows, as a thread holds it.

@@ -194,6 +194,7 @@ const char* general_refuses(const Call& c) {
   if (c.keys >= many || c.queries * c.group() >= many || c.batch * c.heads >= many)
     return "there are 2^30 keys, rows of a KV head or heads, or more";
   if (c.batch * c.kv_heads * ((c.queries * c.group() + 15) / 16) >= many) return "there are too many rows";
+  if (c.cached && c.layout.page_size >= many) return "pages have 2^30 tokens or more";
   if (c.alibi.of_heads && c.keys + c.queries > std::int64_t{1} << 24)
     return "options.alibi: there are more than 2^24 keys and queries";
   return nullptr;

@@ -137,8 +137,8 @@ struct Merge {
 
 // Rare, and so not where the rest of the code is: its registers would leave room for fewer rows at once.
 inline __device__ __noinline__ void complete(const Call& c, SavedEnd* ends, const Query& q, double* scratch) {
-  const WideEnd wide = complete_row(WholeBlock<merge_threads>(), c, q, {0, c.value_dim}, scratch);
-  if (ends && thread_index() == 0) ends[(q.b * c.heads + q.h) * c.queries + q.i].wide = wide;
+  const DoubleEnd in_double = complete_row(WholeBlock<merge_threads>(), c, q, {0, c.value_dim}, scratch);
+  if (ends && thread_index() == 0) ends[(q.b * c.heads + q.h) * c.queries + q.i].in_double = in_double;
 }
 
 template <Type type>

@@ -225,10 +225,12 @@ struct SlabAttention {
     for (int r = 0; r < Shape::rows; ++r) {
       if (!is_of_list(r) || !(block.is_poisoned[r] || shared.poison.is_seen[r])) continue;
       const Query q = block.query(r);
-      const WideEnd wide = complete_row(WholeBlock<Shape::threads>(), c, q,
-                                        {plan.first_dim, min(plan.first_dim + Shape::value_dim, c.value_dim)},
-                                        reinterpret_cast<double*>(shared.ring));
-      if (plan.ends && thread_index() == 0) plan.ends[(q.b * c.heads + q.h) * c.queries + q.i].wide = wide;
+      const DoubleEnd in_double =
+          complete_row(WholeBlock<Shape::threads>(), c, q,
+                       {plan.first_dim, min(plan.first_dim + Shape::value_dim, c.value_dim)},
+                       reinterpret_cast<double*>(shared.ring));
+      if (plan.ends && thread_index() == 0)
+        plan.ends[(q.b * c.heads + q.h) * c.queries + q.i].in_double = in_double;
     }
   }
 
@@ -404,7 +406,7 @@ struct Inspection {
         return [&, q, factor, max, to = row_of(c.weights, q)](int j, float x) {
           write(to, j,
                 j < block.tile.keys && x != minus_infinity
-                    ? weight(c, q, j, fast_exp2(x - finite_max(max)) * factor, end.wide)
+                    ? weight(c, q, j, fast_exp2(x - finite_max(max)) * factor, end.in_double)
                     : 0.0f);
         };
       });
@@ -415,16 +417,17 @@ struct Inspection {
       const bool is_biased = c.stage == ScoreStage::biased;
       if (!is_key) return is_biased ? minus_infinity : 0.0f;
       if ((x == minus_infinity && is_biased) || (is_finite(x) && x != -max_finite)) return x * ln_2;
-      const WideScore wide = wide_score(c, q, j);
-      return static_cast<float>(c.stage == ScoreStage::raw ? wide.raw
-                                : is_biased                ? wide.biased
-                                                           : wide.softcapped);
+      const DoubleScore in_double = double_score(c, q, j);
+      return static_cast<float>(c.stage == ScoreStage::raw ? in_double.raw
+                                : is_biased                ? in_double.biased
+                                                           : in_double.softcapped);
     }
     static __device__ __noinline__ float weight(const Call& c, const Query& q, int j, float x,
-                                                const WideEnd& end) {
+                                                const DoubleEnd& end) {
       const float applied = after_dropout(c, q, j, x);
-      return is_finite(applied) ? applied
-                                : static_cast<float>(wide_weight(c, q, end, j, wide_score(c, q, j).biased));
+      return is_finite(applied)
+                 ? applied
+                 : static_cast<float>(double_weight(c, q, end, j, double_score(c, q, j).biased));
     }
   };
 };

@@ -207,8 +207,8 @@ class PageTable {
     if (n >= parts) return;
     Part part{};
     if (page) {
-      const int j = tile * Shape::tile_keys + n * 16, page_size = static_cast<int>(c.layout.page_size),
-                before = j - j / page_size * page_size;
+      const int j = tile * Shape::tile_keys + n * 16, page_size = static_cast<int>(c.layout.page_size);
+      const std::int64_t before = j - j / page_size * page_size;  // a page may have more than 2 GB
       const PageOffsets& at = block.in_page;
       part.keys = page + at.keys + before * at.key_bytes;
       part.values = page + at.values + before * at.value_bytes;

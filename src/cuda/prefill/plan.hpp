@@ -101,7 +101,6 @@ constexpr bool cuts_keys(const Sequence& s) {
 // Whether the copy engine reads a cache's pages themselves: k.data is the first of them then, and v has none.
 constexpr bool reads_pages(const Call& c) { return c.cached && c.k.data && !c.v.data; }
 
-// Where sequences differ, some may be cut.
 constexpr PrefillKind prefill_kind(const Call& c) {
   if (c.cached && c.layout.is_quantized) return PrefillKind::scaled;
   if (reads_pages(c)) return PrefillKind::paged;
@@ -112,8 +111,7 @@ constexpr PrefillKind prefill_kind(const Call& c) {
   if (c.cap != 0) return is_masked ? PrefillKind::masked_capped : PrefillKind::capped;
   if (is_masked) return PrefillKind::masked;
   const bool has_units = c.value_dim <= 128 || c.value_dim > 192;  // of whole tiles of keys
-  return has_units && c.keys > cut_keys && (c.sequences || cuts_keys(c.each)) ? PrefillKind::cut
-                                                                              : PrefillKind::plain;
+  return has_units && (c.sequences ? c.cuts_some : cuts_keys(c.each)) ? PrefillKind::cut : PrefillKind::plain;
 }
 
 // A softcap with 192 and 128 dimensions has too few registers (C7511); others are for calls that are rarer.

@@ -50,6 +50,9 @@ const char* prefill_refuses(const Call& c) {
   if (c.out.type != c.q.type) return "it writes the type of q";
   if (!(c.scale_log2e > 0)) return "it takes a positive scale";
   if (c.keys == 0) return "there are no keys";
+  constexpr std::int64_t min_rows = 64, min_unit = cut_keys / 4;  // of a tile
+  if (c.batch * c.heads * (c.queries / min_rows + c.keys / min_unit + 2) >= std::int64_t{1} << 31)
+    return "there are too many tiles of rows";
   if (c.cached && c.batch > max_grid_depth) return "it takes up to 65535 sequences of a cache";
   if (c.cached && !reads_pages(c) && c.kv_heads > max_grid_depth)
     return "it takes up to 65535 KV heads of a cache whose pages it copies";

@@ -55,10 +55,7 @@ struct PrefillShared {
   unsigned char* memory;  // at a multiple of 1024
   SharedAddress at;       // the same
 
-  HEED_DEVICE explicit PrefillShared(unsigned char* any) {
-    at = (shared_address(any) + 1023u) & ~1023u;
-    memory = any + (at - shared_address(any));
-  }
+  HEED_DEVICE explicit PrefillShared(unsigned char* any) : memory(any), at(align_1024(memory)) {}
 
   HEED_DEVICE SharedAddress queries(unsigned n) const {
     return at + Shape::queries_at + n % Shape::query_stages * Shape::query_bytes;

@@ -92,8 +92,10 @@ inline const char* matrix_units_refuse(const Call& c) {
   if (c.scores.data) return "scores were asked for";
   if (!std::isfinite(c.scale_log2e)) return "options.scale times log2(e) is beyond the range of f32";
   if (!std::isfinite(c.softcap_log2e)) return "options.softcap times log2(e) is beyond the range of f32";
-  if (c.keys >= std::int64_t{1} << 30 || c.queries >= std::int64_t{1} << 30)
-    return "there are 2^30 rows or more";
+  // What a query sees ends at up to twice the queries, and the keys, in 31 bits.
+  if (c.keys >= std::int64_t{1} << 30 || c.queries >= std::int64_t{1} << 29)
+    return "there are 2^29 queries, 2^30 keys, or more";
+  if (c.cached && c.layout.page_size >= std::int64_t{1} << 30) return "pages have 2^30 tokens or more";
   return nullptr;
 }
 

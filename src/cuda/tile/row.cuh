@@ -379,24 +379,24 @@ HEED_DEVICE ClosedRow closed(const Call& c, const Query& q, RowEnd end, const so
 
 // In double precision, by a team of threads, as src/reference/row.cpp does it: the largest score, sink
 // included, and the sum against it.
-struct WideEnd {
+struct DoubleEnd {
   double max, sum;
   bool saw_a_key;
 };
 
-struct WideScore {
+struct DoubleScore {
   double raw, softcapped, biased;
 };
 
 // Keys of a quantised cache are what its read() gives: one product, rounded to f32.
-inline __device__ __noinline__ WideScore wide_score(const Call& c, const Query& q, std::int64_t j) {
+inline __device__ __noinline__ DoubleScore double_score(const Call& c, const Query& q, std::int64_t j) {
   const std::int64_t kv_head = c.kv_head(q.h);
   const Row query = row_of(c.q, q), key = key_row(c, q.b, kv_head, j);
   const float scale = c.layout.is_quantized ? key_scale(c, q.b, kv_head, j) : 1.0f;
   double dot = 0;
   for (std::int64_t d = 0; d < c.dim; ++d)
     dot += static_cast<double>(read(query, d)) * static_cast<double>(read(key, d) * scale);
-  WideScore s{dot * c.scale, 0, minus_infinity};
+  DoubleScore s{dot * c.scale, 0, minus_infinity};
   const double cap = static_cast<double>(c.cap);
   s.softcapped = c.cap != 0 ? cap * ::tanh(s.raw / cap) : s.raw;
   if (!sees(c, q, j)) return s;
@@ -406,8 +406,8 @@ inline __device__ __noinline__ WideScore wide_score(const Call& c, const Query& 
   return s;
 }
 
-HEED_DEVICE double wide_weight(const Call& c, const Query& q, const WideEnd& end, std::int64_t j,
-                               double biased) {
+HEED_DEVICE double double_weight(const Call& c, const Query& q, const DoubleEnd& end, std::int64_t j,
+                                 double biased) {
   if (biased == -__builtin_inf()) return 0;  // S6: where all are, none is more than another
   const double weight = ::exp(biased - end.max) / end.sum;
   if (c.drop_below == 0) return weight;
@@ -416,7 +416,7 @@ HEED_DEVICE double wide_weight(const Call& c, const Query& q, const WideEnd& end
 
 // `scratch` is shared, one number for each thread of the team.
 template <class Team>
-__device__ __noinline__ WideEnd wide_end(Team team, const Call& c, const Query& q, double* scratch) {
+__device__ __noinline__ DoubleEnd double_end(Team team, const Call& c, const Query& q, double* scratch) {
   constexpr int threads = Team::threads;
   const int t = team.thread();
   const std::int64_t keys = c.sequence(q.b).keys;
@@ -424,7 +424,7 @@ __device__ __noinline__ WideEnd wide_end(Team team, const Call& c, const Query& 
   double max = sink;
   bool saw = false;
   for (std::int64_t j = t; j < keys; j += threads) {
-    const double s = wide_score(c, q, j).biased;
+    const double s = double_score(c, q, j).biased;
     saw = saw || s != -__builtin_inf();
     if (s > max) max = s;
   }
@@ -433,7 +433,7 @@ __device__ __noinline__ WideEnd wide_end(Team team, const Call& c, const Query& 
   saw = team.any(saw);
   for (int n = 0; n < threads; ++n) max = scratch[n] > max ? scratch[n] : max;
   double sum = 0;
-  for (std::int64_t j = t; j < keys; j += threads) sum += ::exp(wide_score(c, q, j).biased - max);
+  for (std::int64_t j = t; j < keys; j += threads) sum += ::exp(double_score(c, q, j).biased - max);
   team.sync();
   scratch[t] = sum;
   team.sync();
@@ -444,17 +444,17 @@ __device__ __noinline__ WideEnd wide_end(Team team, const Call& c, const Query& 
 
 // Dimension d of the row's output, each thread its own; one that has none takes part in the weights.
 template <class Team>
-__device__ __noinline__ double wide_out(Team team, const Call& c, const Query& q, const WideEnd& end,
-                                        std::int64_t d, double* scratch) {
+__device__ __noinline__ double double_out(Team team, const Call& c, const Query& q, const DoubleEnd& end,
+                                          std::int64_t d, double* scratch) {
   constexpr double unseen = -1;
   constexpr int threads = Team::threads;
   const int t = team.thread();
   const std::int64_t keys = c.sequence(q.b).keys, kv_head = c.kv_head(q.h);
   double out = 0;
   for (std::int64_t first = 0; first < keys && end.saw_a_key; first += threads) {
-    const double s = first + t < keys ? wide_score(c, q, first + t).biased : -__builtin_inf();
+    const double s = first + t < keys ? double_score(c, q, first + t).biased : -__builtin_inf();
     team.sync();
-    scratch[t] = s == -__builtin_inf() ? unseen : wide_weight(c, q, end, first + t, s);
+    scratch[t] = s == -__builtin_inf() ? unseen : double_weight(c, q, end, first + t, s);
     team.sync();
     for (std::int64_t n = 0; n < threads && d < c.value_dim; ++n) {
       if (scratch[n] == unseen) continue;
@@ -469,14 +469,14 @@ __device__ __noinline__ double wide_out(Team team, const Call& c, const Query& q
 // Writes what the row's results in f32 left as NaN or an infinity: these dimensions of out and, with the
 // first of them, the log-sum-exp. Returns the softmax.
 template <class Team>
-__device__ __noinline__ WideEnd complete_row(Team team, const Call& c, const Query& q, KeyRange dims,
-                                             double* scratch) {
-  const WideEnd end = wide_end(team, c, q, scratch);
+__device__ __noinline__ DoubleEnd complete_row(Team team, const Call& c, const Query& q, KeyRange dims,
+                                               double* scratch) {
+  const DoubleEnd end = double_end(team, c, q, scratch);
   const int t = team.thread();
   const Row out = row_of(c.out, q);
   for (std::int64_t first = dims.begin; first < dims.end; first += Team::threads) {
     const std::int64_t d = first + t;
-    const double x = wide_out(team, c, q, end, d, scratch);
+    const double x = double_out(team, c, q, end, d, scratch);
     if (d < dims.end && !is_finite(read(out, d))) write(out, d, static_cast<float>(x));
   }
   if (t == 0 && dims.begin == 0 && c.log_sum_exp.data) {

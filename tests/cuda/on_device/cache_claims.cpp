@@ -276,6 +276,95 @@ CLAIM(bf16_decode_over_a_cache_on_the_device_is_that_over_one_copied_there_and_s
     expect(attend(there.cache, kernel) == attend(contiguous.cache, kernel), kernel, ": pages change a bit");
 }
 
+// A pool whose pages held what is no number, two sequences that share their first ones, and one that is
+// released beside them: nothing of that is seen.
+CLAIM(prefill_over_pages_on_the_device_is_that_over_rows) {
+  constexpr std::int64_t tokens = 2400, shared = 500, dim = 128;
+  const Case t{CacheType::bf16, 64, dim, dim, DType::bf16};
+  KvCacheConfig config = config_of(t);
+  config.capacity = tokens, config.pages = 4 * tokens / 64;
+  Cached there(config, Device::cuda);
+  const Tensor k = Tensor::random({2, 2, tokens, dim}, 21, 2, DType::bf16),
+               v = Tensor::random({2, 2, tokens, dim}, 22, 2, DType::bf16);
+  Tensor poison({2, 2, tokens, dim}, DType::bf16);
+  poison.fill_bytes(0xff);
+  Brought copy;
+  const auto append = [&](const Tensor& keys, const Tensor& values, const std::vector<std::int64_t>& counts) {
+    there.cache.append(copy.view(keys.view()), copy.view(values.view()), counts);
+  };
+  append(poison, poison, {tokens, tokens});
+  const std::int64_t released = there.cache.fork(1);
+  there.cache.reset(0), there.cache.reset(1), there.cache.release(released);
+  append(k, v, {tokens, tokens - 90});
+  const std::int64_t forked = there.cache.fork(0, shared);
+  const auto rows = [](const Tensor& x, std::int64_t b, std::int64_t length) {
+    Tensor made({1, 2, length, dim}, DType::bf16);
+    cases::for_each(made.shape(),
+                    [&](auto, auto h, auto i, auto d) { made.set(0, h, i, d, x.at(b, h, i, d)); });
+    return made;
+  };
+  for (const std::int64_t queries : {100, 300}) {
+    const Tensor q = Tensor::random({3, 4, queries, dim}, 23, 3, DType::bf16);
+    Tensor out(q.shape(), DType::bf16);
+    const std::vector<std::int64_t> sequences{forked, 0, 1}, lengths{shared, tokens, tokens - 90};
+    const Options options{.masks = {Causal{Align::ends}}, .kernel = "cuda.prefill.sm90"};
+    Brought all;
+    attention({.q = all.view(q.view()), .cache = &there.cache, .sequences = sequences},
+              {.out = all.view(out.mutable_view())}, options);
+    all.fetch();
+    for (std::size_t n = 0; n < 3; ++n) {
+      const auto b = static_cast<std::int64_t>(n), of = b / 2;
+      const Tensor own_k = rows(k, of, lengths[n]), own_v = rows(v, of, lengths[n]);
+      Tensor own_q({1, 4, queries, dim}, DType::bf16), wanted = own_q;
+      cases::for_each(own_q.shape(),
+                      [&](auto, auto h, auto i, auto d) { own_q.set(0, h, i, d, q.at(b, h, i, d)); });
+      Brought own;
+      attention({own.view(own_q.view()), own.view(own_k.view()), own.view(own_v.view())},
+                {.out = own.view(wanted.mutable_view())}, options);
+      own.fetch();
+      std::int64_t misses = 0;
+      cases::for_each(wanted.shape(), [&](auto, auto h, auto i, auto d) {
+        misses += wanted.bits(0, h, i, d) != out.bits(b, h, i, d);
+      });
+      expect(misses == 0, queries, " queries of sequence ", sequences[n], ": ", misses, " misses");
+    }
+  }
+}
+
+// A page of 4.4 GB, whose tokens are those of one append again and again. Distances within it need more than
+// 31 bits. Values are the same in all tokens, and so is the mean of them.
+CLAIM(attention_over_a_page_of_more_than_2_gigabytes_of_keys_is_that_over_a_part_of_it) {
+  constexpr std::int64_t part = 65536, parts = 66, dim = 256;
+  std::size_t free = 0, total = 0;
+  expect_success(cudaMemGetInfo(&free, &total));
+  if (free < std::size_t{24} << 30) return;
+  KvCache cache({.batch = 1,
+                 .kv_heads = 1,
+                 .capacity = part * parts,
+                 .dim = dim,
+                 .type = CacheType::bf16,
+                 .device = Device::cuda});
+  const Tensor k = Tensor::random({1, 1, part, dim}, 31, 1, DType::bf16),
+               q = Tensor::random({1, 4, 1, dim}, 32, 1, DType::bf16);
+  Tensor v({1, 1, part, dim}, DType::bf16);
+  cases::for_each(v.shape(), [&](auto, auto, auto i, auto d) { v.set(0, 0, i, d, static_cast<float>(d)); });
+  Brought copy;
+  const View keys = copy.view(k.view()), values = copy.view(v.view());
+  for (int n = 0; n < parts; ++n) cache.append(keys, values);
+  for (const char* kernel : {"", "cuda.general.sm80", "cuda.exact.sm80"}) {
+    Tensor out(q.shape(), DType::bf16);
+    Brought there;
+    attention({.q = there.view(q.view()), .cache = &cache}, {.out = there.view(out.mutable_view())},
+              Options{.kernel = kernel});
+    there.fetch();
+    std::int64_t misses = 0;
+    cases::for_each(out.shape(), [&](auto, auto h, auto, auto d) {
+      misses += out.at(0, h, 0, d) != static_cast<float>(d);
+    });
+    expect(misses == 0, "kernel '", kernel, "': ", misses, " misses");
+  }
+}
+
 void expect_refused(const std::string& sentence, const std::function<void()>& call) {
   try {
     call();

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "cuda/backend.hpp"
@@ -109,12 +110,17 @@ class OnDevice {
   void fetch() const { copies_.fetch(); }
 
  private:
+  // Sequences share there what they share here.
   void bring_pages() {
     const cache::PageLayout& layout = lowered.call.layout;
+    std::map<const unsigned char*, const unsigned char*> brought;
     for (cache::PagedSequence& s : problem_.cached) {
       std::vector<const unsigned char*> table;
-      for (std::int64_t n = 0; n * layout.page_size < s.length; ++n)
-        table.push_back(static_cast<const unsigned char*>(copies_.copy(s.table[n], layout.page_bytes())));
+      for (std::int64_t n = 0; n * layout.page_size < s.length; ++n) {
+        const unsigned char*& page = brought[s.table[n]];
+        if (!page) page = static_cast<const unsigned char*>(copies_.copy(s.table[n], layout.page_bytes()));
+        table.push_back(page);
+      }
       tables_.push_back(std::move(table));
       s.table = tables_.back().data();
     }

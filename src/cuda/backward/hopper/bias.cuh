@@ -40,7 +40,7 @@ template <class Shape>
 struct BiasShared {
   SharedAddress at;  // a multiple of 1024
 
-  HEED_DEVICE explicit BiasShared(unsigned char* any) : at((shared_address(any) + 1023u) & ~1023u) {}
+  HEED_DEVICE explicit BiasShared(unsigned char* any) : at(align_1024(any)) {}
 
   HEED_DEVICE SharedAddress slot(unsigned n) const {
     return at + Shape::slots_at + n % Shape::slots * Shape::slot_bytes;

@@ -62,10 +62,7 @@ struct BackwardShared {
   unsigned char* memory;  // at a multiple of 1024
   SharedAddress at;       // the same
 
-  HEED_DEVICE explicit BackwardShared(unsigned char* any) {
-    at = (shared_address(any) + 1023u) & ~1023u;
-    memory = any + (at - shared_address(any));
-  }
+  HEED_DEVICE explicit BackwardShared(unsigned char* any) : memory(any), at(align_1024(memory)) {}
 
   HEED_DEVICE SharedAddress keys() const { return at + Shape::keys_at; }
   HEED_DEVICE SharedAddress values() const { return at + Shape::values_at; }

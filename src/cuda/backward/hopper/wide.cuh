@@ -49,10 +49,7 @@ struct WideShared {
   unsigned char* memory;  // at a multiple of 1024
   SharedAddress at;       // the same
 
-  HEED_DEVICE explicit WideShared(unsigned char* any) {
-    at = (shared_address(any) + 1023u) & ~1023u;
-    memory = any + (at - shared_address(any));
-  }
+  HEED_DEVICE explicit WideShared(unsigned char* any) : memory(any), at(align_1024(memory)) {}
 
   HEED_DEVICE KeyTile& tile() const { return *reinterpret_cast<KeyTile*>(memory + 256); }
   HEED_DEVICE SharedAddress own_first(int group) const {

@@ -55,10 +55,7 @@ struct WideKeysShared {
   unsigned char* memory;  // at a multiple of 1024
   SharedAddress at;       // the same
 
-  HEED_DEVICE explicit WideKeysShared(unsigned char* any) {
-    at = (shared_address(any) + 1023u) & ~1023u;
-    memory = any + (at - shared_address(any));
-  }
+  HEED_DEVICE explicit WideKeysShared(unsigned char* any) : memory(any), at(align_1024(memory)) {}
 
   HEED_DEVICE KeyTile& tile() const { return *reinterpret_cast<KeyTile*>(memory + 256); }
   HEED_DEVICE RowsAt keys() const { return {at + Shape::keys_at, Shape::piece_bytes}; }

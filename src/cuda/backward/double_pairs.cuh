@@ -35,7 +35,7 @@ HEED_DEVICE float read_straight(const Row& row, std::int64_t d) {
 }
 
 // In order, however it is read.
-HEED_DEVICE double wide_dot(const Row& a, const Row& b, std::int64_t dim) {
+HEED_DEVICE double double_dot(const Row& a, const Row& b, std::int64_t dim) {
   double sum = 0;
   if (lies_in_eights(a, dim) && lies_in_eights(b, dim)) {
 #pragma unroll 4
@@ -55,7 +55,7 @@ HEED_DEVICE double wide_dot(const Row& a, const Row& b, std::int64_t dim) {
 // What a row of queries has to itself. `gradient` is dL less delta (G3). A key no longer than `reach` has a
 // weight that is neither 0 nor infinite in double precision, whatever its direction; 0 where nothing is
 // known.
-struct WideRow {
+struct DoubleRow {
   static constexpr std::uint32_t hollow = 1,  // gives nothing to any gradient but the sink's (G6)
       special = 2,                            // something of it is not finite
       no_weights = 4,                         // every weight of a pair is NaN
@@ -72,11 +72,11 @@ struct WideRow {
 };
 
 // They take the place of what products read of a row (GradientRows), which nobody reads any more.
-HEED_DEVICE void keep(const GradientCall& g, std::int64_t n, const WideRow& row) {
+HEED_DEVICE void keep(const GradientCall& g, std::int64_t n, const DoubleRow& row) {
   std::uint32_t words[3];
   std::memcpy(words, &row.gradient, 8);
   std::memcpy(words + 2, &row.reach, 4);
-  words[2] = (words[2] & ~WideRow::all) | row.flags;  // a little less is as true
+  words[2] = (words[2] & ~DoubleRow::all) | row.flags;  // a little less is as true
   std::memcpy(g.rows.log_sum_exp + n, words, 4);
   std::memcpy(g.rows.rest + n, words + 1, 4);
   std::memcpy(g.rows.delta + n, words + 2, 4);
@@ -88,34 +88,34 @@ HEED_DEVICE std::uint32_t kept_word(const float* from) {
   std::memcpy(&word, &x, 4);
   return word;
 }
-HEED_DEVICE WideRow kept_row(const GradientCall& g, std::int64_t n) {
+HEED_DEVICE DoubleRow kept_row(const GradientCall& g, std::int64_t n) {
   const std::uint32_t words[3] = {kept_word(g.rows.log_sum_exp + n), kept_word(g.rows.rest + n),
                                   kept_word(g.rows.delta + n)},
-                      reach = words[2] & ~WideRow::all;
-  WideRow row{0, 0, words[2] & WideRow::all};
+                      reach = words[2] & ~DoubleRow::all;
+  DoubleRow row{0, 0, words[2] & DoubleRow::all};
   std::memcpy(&row.gradient, words, 8);
   std::memcpy(&row.reach, &reach, 4);
   return row;
 }
 HEED_DEVICE std::uint32_t kept_flags(const GradientCall& g, std::int64_t n) {
-  return kept_word(g.rows.delta + n) & WideRow::all;
+  return kept_word(g.rows.delta + n) & DoubleRow::all;
 }
 
 // What a query and a key that it sees give to the gradients: by the value, by the score, and by the product
 // before a softcap.
-struct WidePair {
+struct DoublePair {
   bool is_seen = false;
   double applied = 0, score = 0, raw = 0;
 };
 
 enum class Wanted : std::uint8_t { weights, scores };
 
-inline __device__ __noinline__ WidePair wide_pair(const GradientCall& g, const Query& q, std::int64_t j,
-                                                  const WideRow& row, Wanted wanted) {
+inline __device__ __noinline__ DoublePair double_pair(const GradientCall& g, const Query& q, std::int64_t j,
+                                                      const DoubleRow& row, Wanted wanted) {
   const Call& c = g.forward;
-  if (row.is(WideRow::hollow) || !sees(c, q, j)) return {};
+  if (row.is(DoubleRow::hollow) || !sees(c, q, j)) return {};
   const std::int64_t kv_head = c.kv_head(q.h);
-  const double product = wide_dot(row_of(c.q, q), key_row(c, q.b, kv_head, j), c.dim) * c.scale,
+  const double product = double_dot(row_of(c.q, q), key_row(c, q.b, kv_head, j), c.dim) * c.scale,
                cap = static_cast<double>(c.cap), capped = c.cap != 0 ? cap * ::tanh(product / cap) : product,
                from_alibi = c.alibi.of_heads ? static_cast<double>(alibi_at(c, q, j)) : 0.0,
                from_bias = c.bias.data ? static_cast<double>(read(row_of(c.bias, q), j)) : 0.0,
@@ -127,22 +127,22 @@ inline __device__ __noinline__ WidePair wide_pair(const GradientCall& g, const Q
                       : drops(c, q, j)  ? 0.0
                                         : 1 / (1.0 - static_cast<double>(c.drop_probability));
   constexpr double nan = __builtin_nan("");
-  if (wanted == Wanted::weights || row.is(WideRow::no_scores)) return {true, weight * keep, nan, nan};
-  const double of_value = wide_dot(row_of(g.out_gradient, q), value_row(c, q.b, kv_head, j), c.value_dim);
+  if (wanted == Wanted::weights || row.is(DoubleRow::no_scores)) return {true, weight * keep, nan, nan};
+  const double of_value = double_dot(row_of(g.out_gradient, q), value_row(c, q.b, kv_head, j), c.value_dim);
   const double slope = c.cap != 0 ? capped / cap : 0.0;
   const double score = weight * (keep * of_value + row.gradient);    // G3
   return {true, weight * keep, score, score * (1 - slope * slope)};  // G2, G4
 }
 
 // A row's facts, by a warp; `scratch` has a number for each of its lanes.
-class WideRowFinder {
+class DoubleRowFinder {
  public:
-  HEED_DEVICE WideRowFinder(const GradientCall& call, double* memory)
+  HEED_DEVICE DoubleRowFinder(const GradientCall& call, double* memory)
       : g(call), c(call.forward), scratch(memory) {}
 
   HEED_DEVICE void find(std::int64_t n) const {
     const RowOfQueries of(g, n);
-    if (!of.is_real) return put(n, {0, 0, WideRow::hollow});
+    if (!of.is_real) return put(n, {0, 0, DoubleRow::hollow});
     const Row q = row_of(c.q, of.q), gradient = row_of(g.out_gradient, of.q), out = row_of(c.out, of.q);
     bool q_is_nan = false, q_is_wild = false, gradient_is_nan = false, gradient_is_wild = false;
     double length = 0, delta = 0;
@@ -160,20 +160,20 @@ class WideRowFinder {
     q_is_nan = warp_any(q_is_nan), q_is_wild = warp_any(q_is_wild);
     gradient_is_nan = warp_any(gradient_is_nan), gradient_is_wild = warp_any(gradient_is_wild);
     const float natural = read(row_of(c.log_sum_exp, of.q), 0);
-    if (natural == minus_infinity) return put(n, {0, 0, WideRow::hollow});
+    if (natural == minus_infinity) return put(n, {0, 0, DoubleRow::hollow});
     const double rest = static_cast<double>(log_sum_exp_gradient(g, of.q)) - delta;
     const bool no_weights = q_is_nan || natural != natural,
                no_scores = no_weights || gradient_is_nan || rest != rest,
                unsure = !q_is_nan && (q_is_wild || natural == -minus_infinity),
                special = q_is_wild || gradient_is_wild || !is_finite(natural) || !(rest - rest == 0);
     put(n, {rest, reach(of.q, length, natural),
-            (no_weights ? WideRow::no_weights : 0) | (no_scores ? WideRow::no_scores : 0) |
-                (unsure ? WideRow::unsure : 0) | (special ? WideRow::special : 0) |
-                (gradient_is_wild ? WideRow::has_wild_gradient : 0)});
+            (no_weights ? DoubleRow::no_weights : 0) | (no_scores ? DoubleRow::no_scores : 0) |
+                (unsure ? DoubleRow::unsure : 0) | (special ? DoubleRow::special : 0) |
+                (gradient_is_wild ? DoubleRow::has_wild_gradient : 0)});
   }
 
  private:
-  HEED_DEVICE void put(std::int64_t n, const WideRow& row) const {
+  HEED_DEVICE void put(std::int64_t n, const DoubleRow& row) const {
     if (lane_index() == 0) keep(g, n, row);
   }
   // exp(x) is a number, and not 0, for x within 700 of 0. A bias may be anything.
