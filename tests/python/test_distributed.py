@@ -2,6 +2,7 @@
 """heed.distributed over mpi4py and torch.distributed: the bits of one process, and refusals that all ranks share."""
 
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -24,35 +25,53 @@ if importlib.util.find_spec("torch"):
     LAUNCHERS.append("torch")
 
 
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HEED_NUM_THREADS": "1"}
+
+
 def run(over, ranks, *command):
     if over == "mpi":
         launcher = ["mpirun", "--oversubscribe", "--allow-run-as-root", "-np", str(ranks), sys.executable]
     else:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HEED_NUM_THREADS": "1"}
     return subprocess.run(
-        [*launcher, *map(str, command)], capture_output=True, text=True, timeout=300, env=environment, check=False
+        [*launcher, *map(str, command)], capture_output=True, text=True, timeout=300, env=ENVIRONMENT, check=False
     )
+
+
+@pytest.fixture(scope="module")
+def run_ranks():
+    """run_ranks(over, ranks, what) runs ranks.py on so many."""
+    command = [sys.executable, HERE / "forked_ranks.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as forks:
+
+        def call(over, ranks, what):
+            if over == "mpi":
+                return run(over, ranks, HERE / "ranks.py", over, what)
+            print(json.dumps([what, ranks]), file=forks.stdin, flush=True)
+            return subprocess.CompletedProcess(command, *json.loads(forks.stdout.readline()))
+
+        yield call
+        forks.stdin.close()
 
 
 @pytest.mark.parametrize("over", LAUNCHERS)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_every_rank_has_the_bits_of_one_process(over, ranks):
-    done = run(over, ranks, HERE / "ranks.py", over, "claims")
+def test_every_rank_has_the_bits_of_one_process(run_ranks, over, ranks):
+    done = run_ranks(over, ranks, "claims")
     assert done.returncode == 0, done.stderr
     for rank in range(ranks):
         assert f"rank {rank} of {ranks}: all claims hold" in done.stdout
 
 
 @pytest.mark.parametrize("over", LAUNCHERS)
-def test_a_rank_that_does_not_come_is_named_within_the_deadline(over):
-    done = run(over, 2, HERE / "ranks.py", over, "late")
+def test_a_rank_that_does_not_come_is_named_within_the_deadline(run_ranks, over):
+    done = run_ranks(over, 2, "late")
     assert "rank 0, step 0 (what each rank was called with): nothing received from rank 1 for 1.0 s" in done.stdout
 
 
 @pytest.mark.parametrize("over", LAUNCHERS)
-def test_an_interrupted_rank_raises_what_its_handler_raised_and_tells_the_others(over):
-    done = run(over, 2, HERE / "ranks.py", over, "interrupted")
+def test_an_interrupted_rank_raises_what_its_handler_raised_and_tells_the_others(run_ranks, over):
+    done = run_ranks(over, 2, "interrupted")
     for rank in range(2):
         assert f"rank {rank}: interrupted as itself" in done.stdout, done.stderr
     assert done.returncode == 0, done.stderr
