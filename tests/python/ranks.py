@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank of test_distributed.py does: `ranks.py mpi claims|late|interrupted`, or main("torch", ...) in a fork of
-forked_ranks.py. Prints a line for each claim that holds."""
+"""What every rank of test_distributed.py does: `ranks.py mpi claims|late|interrupted`, or main("torch", ...) as FORKED there.
+Prints a line for each claim that holds."""
 
 import os
 import pathlib

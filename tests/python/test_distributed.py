@@ -2,7 +2,6 @@
 """heed.distributed over mpi4py and torch.distributed: the bits of one process, and refusals that all ranks share."""
 
 import importlib.util
-import json
 import os
 import pathlib
 import shutil
@@ -13,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 
+import forked
 import heed
 import heed.distributed
 
@@ -25,38 +25,37 @@ if importlib.util.find_spec("torch"):
     LAUNCHERS.append("torch")
 
 
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HEED_NUM_THREADS": "1"}
-
-
 def run(over, ranks, *command):
     if over == "mpi":
         launcher = ["mpirun", "--oversubscribe", "--allow-run-as-root", "-np", str(ranks), sys.executable]
     else:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HEED_NUM_THREADS": "1"}
     return subprocess.run(
-        [*launcher, *map(str, command)], capture_output=True, text=True, timeout=300, env=ENVIRONMENT, check=False
+        [*launcher, *map(str, command)], capture_output=True, text=True, timeout=300, env=environment, check=False
     )
 
 
-@pytest.fixture(scope="module")
-def run_ranks():
-    """run_ranks(over, ranks, what) runs ranks.py on so many."""
-    command = [sys.executable, HERE / "forked_ranks.py"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as forks:
+FORKED = """
+import os
+os.environ["HEED_NUM_THREADS"] = "1"
+import torch
+torch.set_num_threads(1)
+import ranks as program
+program.meeting = {{"init_method": (folder / "store").as_uri(), "rank": rank, "world_size": ranks}}
+program.main("torch", "{what}")
+"""
 
-        def call(over, ranks, what):
-            if over == "mpi":
-                return run(over, ranks, HERE / "ranks.py", over, what)
-            print(json.dumps([what, ranks]), file=forks.stdin, flush=True)
-            return subprocess.CompletedProcess(command, *json.loads(forks.stdout.readline()))
 
-        yield call
-        forks.stdin.close()
+def run_ranks(over, ranks, what):
+    if over == "mpi":
+        return run(over, ranks, HERE / "ranks.py", over, what)
+    return forked.run(FORKED.format(what=what), ranks)
 
 
 @pytest.mark.parametrize("over", LAUNCHERS)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_every_rank_has_the_bits_of_one_process(run_ranks, over, ranks):
+def test_every_rank_has_the_bits_of_one_process(over, ranks):
     done = run_ranks(over, ranks, "claims")
     assert done.returncode == 0, done.stderr
     for rank in range(ranks):
@@ -64,13 +63,13 @@ def test_every_rank_has_the_bits_of_one_process(run_ranks, over, ranks):
 
 
 @pytest.mark.parametrize("over", LAUNCHERS)
-def test_a_rank_that_does_not_come_is_named_within_the_deadline(run_ranks, over):
+def test_a_rank_that_does_not_come_is_named_within_the_deadline(over):
     done = run_ranks(over, 2, "late")
     assert "rank 0, step 0 (what each rank was called with): nothing received from rank 1 for 1.0 s" in done.stdout
 
 
 @pytest.mark.parametrize("over", LAUNCHERS)
-def test_an_interrupted_rank_raises_what_its_handler_raised_and_tells_the_others(run_ranks, over):
+def test_an_interrupted_rank_raises_what_its_handler_raised_and_tells_the_others(over):
     done = run_ranks(over, 2, "interrupted")
     for rank in range(2):
         assert f"rank {rank}: interrupted as itself" in done.stdout, done.stderr
