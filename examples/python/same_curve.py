@@ -117,10 +117,12 @@ def one_of(rank, processes, store, said, results):
 
 
 def on_processes(processes, said):
-    results = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    forks = torch.multiprocessing.get_context("forkserver")  # of a process that imports all this once
+    forks.set_forkserver_preload([__name__])
+    results = forks.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         args = (processes, pathlib.Path(folder) / "store", said, results)
-        torch.multiprocessing.spawn(one_of, args, nprocs=processes)
+        torch.multiprocessing.start_processes(one_of, args, nprocs=processes, start_method="forkserver")
     return results.get()
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank of test_distributed.py does: `ranks.py mpi|torch claims|late|interrupted`. Prints a line for each claim that holds."""
+"""What every rank of test_distributed.py does: `ranks.py mpi claims|late|interrupted`, or main("torch", ...) as FORKED there.
+Prints a line for each claim that holds."""
 
 import os
 import pathlib
@@ -15,6 +16,8 @@ import safetensors.numpy
 import heed
 import heed.distributed
 
+meeting = {}  # where forks meet, and which of them this is
+
 
 def make_group(over, deadline, is_first=True):
     if over == "mpi":
@@ -24,7 +27,7 @@ def make_group(over, deadline, is_first=True):
     import torch.distributed
 
     if is_first:
-        torch.distributed.init_process_group("gloo")
+        torch.distributed.init_process_group("gloo", **meeting)
     return heed.distributed.group(deadline=deadline)
 
 
@@ -262,8 +265,7 @@ def check_interrupted(group, over):
     print(f"rank {group.rank}: interrupted as itself\n", end="", flush=True)
 
 
-def main():
-    over, what = sys.argv[1:]
+def main(over, what):
     group = make_group(over, 1.0 if what == "late" else 60.0)
     if what == "late":
         check_late(group)
@@ -288,4 +290,5 @@ def main():
     print(f"rank {group.rank} of {group.size}: all claims hold\n", end="", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main(*sys.argv[1:])

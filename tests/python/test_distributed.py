@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 
+import forked
 import heed
 import heed.distributed
 
@@ -35,10 +36,27 @@ def run(over, ranks, *command):
     )
 
 
+FORKED = """
+import os
+os.environ["HEED_NUM_THREADS"] = "1"
+import torch
+torch.set_num_threads(1)
+import ranks as program
+program.meeting = {{"init_method": (folder / "store").as_uri(), "rank": rank, "world_size": ranks}}
+program.main("torch", "{what}")
+"""
+
+
+def run_ranks(over, ranks, what):
+    if over == "mpi":
+        return run(over, ranks, HERE / "ranks.py", over, what)
+    return forked.run(FORKED.format(what=what), ranks)
+
+
 @pytest.mark.parametrize("over", LAUNCHERS)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_rank_has_the_bits_of_one_process(over, ranks):
-    done = run(over, ranks, HERE / "ranks.py", over, "claims")
+    done = run_ranks(over, ranks, "claims")
     assert done.returncode == 0, done.stderr
     for rank in range(ranks):
         assert f"rank {rank} of {ranks}: all claims hold" in done.stdout
@@ -46,13 +64,13 @@ def test_every_rank_has_the_bits_of_one_process(over, ranks):
 
 @pytest.mark.parametrize("over", LAUNCHERS)
 def test_a_rank_that_does_not_come_is_named_within_the_deadline(over):
-    done = run(over, 2, HERE / "ranks.py", over, "late")
+    done = run_ranks(over, 2, "late")
     assert "rank 0, step 0 (what each rank was called with): nothing received from rank 1 for 1.0 s" in done.stdout
 
 
 @pytest.mark.parametrize("over", LAUNCHERS)
 def test_an_interrupted_rank_raises_what_its_handler_raised_and_tells_the_others(over):
-    done = run(over, 2, HERE / "ranks.py", over, "interrupted")
+    done = run_ranks(over, 2, "interrupted")
     for rank in range(2):
         assert f"rank {rank}: interrupted as itself" in done.stdout, done.stderr
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,6 @@ import doctest
 import os
 import pathlib
 import runpy
-import subprocess
 import sys
 
 import pytest
@@ -35,10 +34,13 @@ def test_every_example_has_an_expected_output():
     assert sorted(path.name for path in (ROOT / "examples/python").glob("*.py")) == sorted(PRINTS)
 
 
-def test_the_example_of_a_loss_curve_has_the_same_one_on_two_processes():
-    words = ["--device", "cpu", "--steps", "2", "--length", "16", "--width", "128"]
-    program = [sys.executable, "-B", str(ROOT / "examples/python/same_curve.py"), *words]
-    printed = subprocess.run(program, capture_output=True, text=True, check=True, timeout=300).stdout
+# By name, as its processes import it.
+def test_the_example_of_a_loss_curve_has_the_same_one_on_two_processes(settings_of_torch, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "examples/python")
+    import same_curve
+
+    assert same_curve.main(["--device", "cpu", "--steps", "2", "--length", "16", "--width", "128"]) == 0
+    printed = capsys.readouterr().out
     assert printed.startswith("heed on cpu: loss 5.") and printed.partition("\n")[2] == PRINTS["same_curve.py"]
 
 

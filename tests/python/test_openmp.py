@@ -3,11 +3,11 @@
 
 import concurrent.futures
 import hashlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+
+import forked
 
 PROGRAM = """
 import hashlib, sys
@@ -23,10 +23,14 @@ print(hashlib.sha256(heed.attention(q, k, v, causal=True).tobytes()).hexdigest()
 """
 
 
+def done(program):
+    ended = forked.run(program)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
 def digest_of(with_torch):
-    program = PROGRAM.format(with_torch=with_torch)
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return run.stdout.strip()
+    return done(PROGRAM.format(with_torch=with_torch))
 
 
 def test_pytorchs_threads_give_the_bits_of_heeds_own():
@@ -69,7 +73,7 @@ assert len(before) == 1 and digests() == before
 
 @pytest.mark.parametrize("with_torch", [False, True])
 def test_flushing_subnormals_gives_one_answer_on_any_number_of_threads(with_torch):
-    subprocess.run([sys.executable, "-c", MODES.format(with_torch=with_torch)], check=True)
+    done(MODES.format(with_torch=with_torch))
 
 
 SEEN = """
@@ -88,7 +92,7 @@ assert len(os.listdir("/proc/self/task")) == before, (before, os.listdir("/proc/
 
 
 def test_a_tensor_of_pytorchs_brings_its_threads_along():
-    subprocess.run([sys.executable, "-c", SEEN], check=True)
+    done(SEEN)
 
 
 FORKED = """
@@ -111,4 +115,4 @@ assert status == 0, status
 
 
 def test_a_forked_child_does_not_wait_for_pytorchs_threads():
-    subprocess.run([sys.executable, "-c", FORKED], check=True)
+    done(FORKED)

@@ -135,6 +135,15 @@ class Small(torch.nn.Module):
         return heed.torch.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
 
 
+@pytest.fixture
+def compiled_in_less_time():
+    """PyTorch's own C++ without its headers compiled in advance, a trial of every instruction set, and optimisation."""
+    settings = {"cpp_cache_precompile_headers": False, "aot_inductor.precompile_headers": False, "aot_inductor.compile_wrapper_opt_level": "O0", "cpp.vec_isa_ok": True}
+    with torch._inductor.config.patch(settings):
+        yield
+
+
+@pytest.mark.usefixtures("compiled_in_less_time")
 @pytest.mark.parametrize("options", [{}, {"mode": "reduce-overhead"}, {"dynamic": True}], ids=["default", "reduce-overhead", "dynamic"])
 def test_what_inductor_makes_answers_for_other_inputs(options):
     torch.compiler.reset()
@@ -148,6 +157,7 @@ def test_what_inductor_makes_answers_for_other_inputs(options):
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(found, right, strict=True))
 
 
+@pytest.mark.usefixtures("compiled_in_less_time")
 def test_a_package_of_aotinductor_answers_for_other_inputs(tmp_path):
     model, length = Small().eval(), torch.export.Dim("length", min=2, max=64)
     with torch.no_grad():

@@ -11,7 +11,8 @@ def found_by_two_ranks(run, tmp_path):
     """{rank: what run(rank, path, results) has put into results as (rank, found)}; path is where the two meet."""
     if not torch.distributed.is_available():
         pytest.skip("this PyTorch has no torch.distributed")
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # which imports PyTorch once
+    context.set_forkserver_preload([run.__module__])
     results = context.Queue()
     ranks = [context.Process(target=run, args=(rank, tmp_path / "store", results)) for rank in range(2)]
     for process in ranks:
