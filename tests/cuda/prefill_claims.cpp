@@ -152,8 +152,8 @@ CLAIM(prefill_with_a_bias_that_hides_keys_is_within_the_bound) {
 }
 
 // Under a softcap of up to 55 the weights of bf16 are powers of the scores themselves: from 2^-80 to 2^80,
-// whose sums with values of 10^30 f32 cannot hold. Scores of some rows are all as low as the cap lets them
-// be.
+// whose sums with values of 10^30 f32 cannot hold, nor their products with values of 10^-30. Scores of some
+// rows are all as low as the cap lets them be.
 CLAIM(rows_whose_scores_are_all_at_a_softcap_are_within_the_bound) {
   for (const DType dtype : {DType::bf16, DType::f16})
     for (const std::int64_t dim : {64, 128, 256})
@@ -171,10 +171,12 @@ CLAIM(rows_whose_scores_are_all_at_a_softcap_are_within_the_bound) {
         call.sink = Tensor::random({1, 2, 1, 1}, 324, 80);
         expect_right(prefill, call, {.log_sum_exp = true}, what + ", a sink");
         if (dtype == DType::f16) continue;
-        cases::for_each(call.v.shape(), [&](auto b, auto h, auto j, auto d) {
-          call.v.set(b, h, j, d, j % 2 == 0 ? 1e30f : -2e30f);
-        });
-        expect_right(prefill, call, {.log_sum_exp = true}, what + ", large values");
+        for (const float value : {1e30f, 1e-30f}) {
+          cases::for_each(call.v.shape(), [&](auto b, auto h, auto j, auto d) {
+            call.v.set(b, h, j, d, j % 2 == 0 ? value : -2 * value);
+          });
+          expect_right(prefill, call, {.log_sum_exp = true}, what + (value > 1 ? ", large values" : ", small values"));
+        }
       }
 }
 
