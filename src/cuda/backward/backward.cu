@@ -52,19 +52,16 @@ __global__ void __launch_bounds__(gradient_threads) sink_gradient(const __grid_c
   SinkGradient::run(g, terms);
 }
 
-// The steps of a completion: nearly always there is nothing to do. All three are there when the launch ahead
-// ends, each waiting for the one before it.
+// The steps of a completion: nearly always there is nothing to do.
 __global__ void __launch_bounds__(gradient_threads)
     find_double_rows(const __grid_constant__ GradientCall g, Marked marked, std::int64_t blocks) {
   __shared__ Completion::Shared memory;
-  launch_dependents();
   wait_for_prior_launches();
   Completion(g, marked, memory).find_rows(blocks);
 }
 __global__ void __launch_bounds__(gradient_threads)
     decide_classes(const __grid_constant__ GradientCall g, Marked marked, std::int64_t blocks) {
   __shared__ Completion::Shared memory;
-  launch_dependents();
   wait_for_prior_launches();
   Completion(g, marked, memory).decide_classes(blocks);
 }

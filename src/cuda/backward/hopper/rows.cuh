@@ -151,7 +151,6 @@ struct BackwardQueries {
   const BackwardPlan& plan;
 
   HEED_DEVICE void run() const {
-    launch_dependents();
     const int tiles = plan.of_queries.heads * plan.of_queries.tiles;
     for (int n = static_cast<int>(block_index()); n < tiles; n += static_cast<int>(gridDim.x))
       write(QueryTile::in_order(g, plan, n));
