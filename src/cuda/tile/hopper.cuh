@@ -53,18 +53,6 @@ HEED_DEVICE bool barrier_is_complete(SharedAddress barrier, unsigned parity) {
       : "memory");
   return has != 0;
 }
-// The same, asked for at most so long.
-HEED_DEVICE bool barrier_is_complete_within(SharedAddress barrier, unsigned parity, unsigned nanoseconds) {
-  std::uint32_t has;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
-      "selp.u32 %0, 1, 0, p;\n}\n"
-      : "=r"(has)
-      : "r"(barrier), "r"(parity), "r"(nanoseconds)
-      : "memory");
-  return has != 0;
-}
 HEED_DEVICE void barrier_wait(SharedAddress barrier, unsigned parity) {
   while (!barrier_is_complete(barrier, parity)) {
   }

@@ -157,8 +157,6 @@ BackwardPlan plan_of(const GradientCall& g, const Workspace& workspace) {
   const int in_head = plan.order.tiles;
   plan.streams_queries = exceed_cache(g, in_head);
   plan.tiles_are_short = in_head > 0 && steps_of(g, in_head).all / in_head <= short_tile_steps;
-  plan.are_rounded_early = plan.tiles_are_short && g.q.data && g.q.type == c.q.type && !g.accumulates &&
-                           c.dim == backward_dims(c).dim;
   plan.next_tile = workspace.counters();
   plan.rows = reinterpret_cast<float*>(workspace.rest());
   plan.sums = reinterpret_cast<float*>(workspace.rest() + of.rows);

@@ -8,7 +8,6 @@
 #include "cuda/backward/hopper/bias.cuh"
 #include "cuda/backward/hopper/consumer.cuh"
 #include "cuda/backward/hopper/producer.cuh"
-#include "cuda/backward/hopper/rounding.cuh"
 #include "cuda/backward/hopper/rows.cuh"
 #include "cuda/backward/hopper/wide.cuh"
 #include "cuda/runtime/launch_early.cuh"
@@ -38,8 +37,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       BackwardAdder<Shape>(g, plan, shared, static_cast<unsigned>(warp - 1)).run();
     else if (Shape::biased && warp == 3)
       BackwardZeros<Shape>(g, plan, shared).run();
-    else if (Shape::rounds && warp == 3 && plan.are_rounded_early)
-      BackwardRounder<Shape>(g, plan, shared).run();
   } else {
     raise_registers<Shape::consumer_registers>();
     BackwardConsumer<Shape>(g, plan, shared).run();
@@ -47,7 +44,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(BackwardQueries<Shape>::threads, BackwardQueries<Shape>::at_once)
+__global__ void __launch_bounds__(BackwardQueries<Shape>::threads)
     backward_queries_kernel(const __grid_constant__ GradientCall g,
                             const __grid_constant__ BackwardPlan plan) {
   BackwardQueries<Shape>{g, plan}.run();
@@ -78,12 +75,8 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
   const int blocks = plan.tiles < at_once ? plan.tiles : at_once;
   launch_early(kernel, {static_cast<unsigned>(blocks), Shape::threads, Shape::shared_bytes}, stream, g, plan);
   if (!g.q.data && plan.bias_gradient != BiasGradient::of_products) return;
-  // As many as run at once, where most tiles are only to be looked at.
-  const int tiles = plan.of_queries.heads * plan.of_queries.tiles,
-            writers =
-                Shape::rounds && plan.are_rounded_early ? BackwardQueries<Shape>::at_once * at_once : tiles;
-  const Grid grid{static_cast<unsigned>(writers < tiles ? writers : tiles), BackwardQueries<Shape>::threads};
-  launch_early(backward_queries_kernel<Shape>, grid, stream, g, plan);
+  const auto tiles = static_cast<unsigned>(plan.of_queries.heads * plan.of_queries.tiles);
+  launch_early(backward_queries_kernel<Shape>, {tiles, BackwardQueries<Shape>::threads}, stream, g, plan);
 }
 
 template <int dim, Type type, BackwardKind kind>

@@ -81,8 +81,6 @@ struct BackwardShape {
   // (C7511). (H200, November 2026.)
   static constexpr bool copies =
       kind == BackwardKind::plain && (dim == 128 ? tiles_are_short : type == Type::bf16);
-  // Whether a warp of each block rounds dQ meanwhile (rounding.cuh).
-  static constexpr bool rounds = kind == BackwardKind::plain && tiles_are_short;
   // Whether operands and sums have policies of the call's. Of 64 dimensions ptxas lets products of some
   // options wait with them, of others without (C7511): as each has none.
   static constexpr bool may_stream =
@@ -160,10 +158,9 @@ struct BackwardPlan {
   unsigned* next_tile;      // 0 before and after, and the count of blocks that are done
   // For every tile of queries of every head: what its rows have to themselves, the sum of dQ so far, and how
   // many tiles of keys have added to it.
-  float* rows;             // (2, rows): minus the log-sum-exp in base 2, delta
-  float* sums;             // as the registers of the consumers lie
-  unsigned* adds;          // and one more where dQ has been written
-  bool are_rounded_early;  // tiles of dQ that are whole, where Shape::rounds
+  float* rows;  // (2, rows): minus the log-sum-exp in base 2, delta
+  float* sums;  // as the registers of the consumers lie
+  unsigned* adds;
 
   BiasGradient bias_gradient;
   int heads;

@@ -162,7 +162,6 @@ class BackwardAdder {
       }
       barrier_arrive(shared.slot_empty(n));
     }
-    if constexpr (Shape::rounds) barrier_arrive(shared.adds_over());
     if constexpr (Shape::copies) wait_for_stores();  // of dV and dK
   }
 

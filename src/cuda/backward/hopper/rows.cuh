@@ -30,17 +30,6 @@ struct QueryTile {
     b = found.b, first_query = found.tile * plan.queries.rows, queries = static_cast<int>(s.queries);
     first_row = s.first_query + first_query, number = plan.tile(line, head);
   }
-  // The n-th in the order in which sums of dQ are done.
-  HEED_DEVICE static QueryTile in_order(const GradientCall& g, const BackwardPlan& plan, int n) {
-    const auto [head, behind] = plan.of_queries[n];
-    const int tile = plan.from_the_first ? plan.of_queries.tiles - 1 - behind : behind,
-              entry = head / plan.heads;  // packed: 0
-    return {g, plan, entry * plan.of_queries.tiles + tile, head % plan.heads};
-  }
-  // Tiles of keys that add to its dQ.
-  HEED_DEVICE unsigned adds(const GradientCall& g, int rows) const {
-    return static_cast<unsigned>(key_tiles_of(g.forward.sequence(b), first_query / rows, rows).count());
-  }
   HEED_DEVICE Query query(int r) const { return {b, head, first_query + r, first_row + r}; }
   HEED_DEVICE bool has(int r) const { return first_query + r < queries; }
 };
@@ -145,15 +134,16 @@ void launch_backward_rows(const GradientCall& g, const BackwardPlan& plan, Strea
 // still have, and wait for the sum of their own tile: nobody waits for them.
 template <class Shape>
 struct BackwardQueries {
-  static constexpr int threads = Shape::rows * Shape::dim / 32, at_once = 1024 / threads;  // blocks
+  static constexpr int threads = Shape::rows * Shape::dim / 32;
 
   const GradientCall& g;
   const BackwardPlan& plan;
 
   HEED_DEVICE void run() const {
-    const int tiles = plan.of_queries.heads * plan.of_queries.tiles;
-    for (int n = static_cast<int>(block_index()); n < tiles; n += static_cast<int>(gridDim.x))
-      write(QueryTile::in_order(g, plan, n));
+    const auto [head, behind] = plan.of_queries[static_cast<int>(block_index())];
+    const int tile = plan.from_the_first ? plan.of_queries.tiles - 1 - behind : behind,
+              entry = head / plan.heads;  // packed: 0
+    write(QueryTile(g, plan, entry * plan.of_queries.tiles + tile, head % plan.heads));
     // So that whatever comes next on the stream comes after the products, too.
     if (block_index() + 1 == gridDim.x) wait_for_prior_launches();
   }
@@ -161,13 +151,12 @@ struct BackwardQueries {
  private:
   HEED_DEVICE void write(const QueryTile& tile) const {
     if (tile.first_query >= tile.queries) return;
-    const unsigned adds = tile.adds(g, Shape::rows);
-    unsigned found = adds;
-    if (thread_index() == 0) {
-      do found = load_acquire(plan.adds + tile.number);
-      while (found < adds);
-    }
-    if (any(found > adds)) return;  // rounding.cuh has written it
+    const int adds =
+        key_tiles_of(g.forward.sequence(tile.b), tile.first_query / Shape::rows, Shape::rows).count();
+    if (thread_index() == 0)
+      while (load_acquire(plan.adds + tile.number) != static_cast<unsigned>(adds)) {
+      }
+    sync();
     SlabSums x;
     load(tile.number, adds > 0, x);
     const GradientTarget to{g.q, g.rows.unfinished_q, g.forward.dim, g.scale * lowered<Shape::type>};

@@ -104,8 +104,6 @@ struct BackwardShared {
   HEED_DEVICE SharedAddress stage_empty(unsigned n) const { return at + 144 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress bias_full() const { return at + 176; }
   HEED_DEVICE SharedAddress bias_empty() const { return at + 184; }
-  // The block has added its last sum.
-  HEED_DEVICE SharedAddress adds_over() const { return at + 224; }
   // dV and dK of a tile, for the copy engine.
   HEED_DEVICE SharedAddress copy_full() const { return at + 208; }
   HEED_DEVICE SharedAddress copy_empty() const { return at + 216; }
@@ -129,7 +127,6 @@ struct BackwardShared {
     }
     if constexpr (Shape::copies)
       barrier_init(copy_full(), 128 * Shape::groups), barrier_init(copy_empty(), 1);
-    if constexpr (Shape::rounds) barrier_init(adds_over(), 2);
     barrier_init(keys_full(), 1), barrier_init(values_full(), 1);
     barrier_init(keys_empty(), 128 * Shape::groups);
     for (unsigned n = 0; n < Shape::sum_buffers; ++n) barrier_init(sums_empty(n), 1);
