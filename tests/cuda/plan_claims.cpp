@@ -99,7 +99,7 @@ CLAIM(every_width_of_heads_has_a_prefill_kernel_that_holds_it) {
 
 // Sequences of different lengths: a kernel for keys that are cut is for batches that have some.
 CLAIM(prefill_cuts_a_batch_and_copies_its_pages_where_a_sequence_has_few_queries_over_many_keys) {
-  constexpr std::int64_t longest = 3000, shorter = 2500;
+  constexpr std::int64_t longest = 5000, shorter = 4500;
   KvCache cache(
       {.batch = 2, .kv_heads = 1, .capacity = longest, .dim = 64, .type = CacheType::bf16, .page_size = 64});
   const cases::Tensor tokens({2, 1, longest, 64}, DType::bf16);

@@ -293,9 +293,9 @@ CLAIM(prefill_over_pages_on_the_device_is_that_over_rows) {
     there.cache.append(copy.view(keys.view()), copy.view(values.view()), counts);
   };
   append(poison, poison, {tokens, tokens});
-  const std::int64_t released = there.cache.fork(1);
-  there.cache.reset(0), there.cache.reset(1), there.cache.release(released);
+  there.cache.reset(0), there.cache.reset(1);
   append(k, v, {tokens, tokens - 90});
+  there.cache.release(there.cache.fork(1));
   const std::int64_t forked = there.cache.fork(0, shared);
   const auto rows = [](const Tensor& x, std::int64_t b, std::int64_t length) {
     Tensor made({1, 2, length, dim}, DType::bf16);
