@@ -175,7 +175,8 @@ CLAIM(rows_whose_scores_are_all_at_a_softcap_are_within_the_bound) {
           cases::for_each(call.v.shape(), [&](auto b, auto h, auto j, auto d) {
             call.v.set(b, h, j, d, j % 2 == 0 ? value : -2 * value);
           });
-          expect_right(prefill, call, {.log_sum_exp = true}, what + (value > 1 ? ", large values" : ", small values"));
+          expect_right(prefill, call, {.log_sum_exp = true},
+                       what + (value > 1 ? ", large values" : ", small values"));
         }
       }
 }

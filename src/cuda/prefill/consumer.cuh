@@ -101,7 +101,8 @@ struct PrefillSoftmax {
         float &a = s[4 * n + 2 * r], &b = s[4 * n + 2 * r + 1];
         a = fast_exp2(a), b = fast_exp2(b);
         sum[r] += a + b;
-        if (Shape::weighs_beside_values && r == 1 && n + 1 == columns / 16) stay_before_waits(sum[0] + sum[1]);
+        if (Shape::weighs_beside_values && r == 1 && n + 1 == columns / 16)
+          stay_before_waits(sum[0] + sum[1]);
       }
   }
 };

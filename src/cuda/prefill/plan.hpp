@@ -170,10 +170,10 @@ struct PrefillShape {
   static constexpr bool masked = has_masks(kind), sloped = kind == PrefillKind::sloped,
                         biased = kind == PrefillKind::biased, dropping = kind == PrefillKind::dropping,
                         paged = kind == PrefillKind::paged;
-  // Half of a tile's exponentials run beside the product of the last weights with their values. Under a causal
-  // mask 32 heads of 4096 x 128 took 509 us with dropout instead of 544, 195 with a padding mask instead of
-  // 206, 282 with a softcap instead of 288; but the plain call takes 2 to 4 % longer, other widths and options
-  // win nothing, and for heads of 96 registers do not suffice (H200, November 2026).
+  // Half of a tile's exponentials run beside the product of the last weights with their values. Under a
+  // causal mask 32 heads of 4096 x 128 took 509 us with dropout instead of 544, 195 with a padding mask
+  // instead of 206, 282 with a softcap instead of 288; but the plain call takes 2 to 4 % longer, other widths
+  // and options win nothing, and for heads of 96 registers do not suffice (H200, November 2026).
   static constexpr bool weighs_beside_values =
       keys_dim == 128 && (kind == PrefillKind::capped || kind == PrefillKind::masked || dropping);
   // Keys and values lie as in pages (sixteens.cuh).

@@ -263,9 +263,9 @@ template <int n>
 HEED_DEVICE void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
 }
-// What x is made of comes before the next wait for products. ptxas moves such a wait ahead of arithmetic that does
-// not need it, so that what was to run beside the products runs after them, but not ahead of a store: this one
-// never comes to pass, since x is not negative.
+// What x is made of comes before the next wait for products. ptxas moves such a wait ahead of arithmetic that
+// does not need it, so that what was to run beside the products runs after them, but not ahead of a store:
+// this one never comes to pass, since x is not negative.
 HEED_DEVICE void stay_before_waits(float x) {
   asm volatile("{ .reg .pred p; setp.lt.s32 p, %0, 0; @p st.shared.b32 [%1], %0; }" ::"r"(__float_as_int(x)),
                "r"(0)
