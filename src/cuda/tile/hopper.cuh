@@ -265,7 +265,7 @@ HEED_DEVICE void wait_for_products() {
 }
 // What x is made of comes before the next wait for products. ptxas moves such a wait ahead of arithmetic that
 // does not need it, so that what was to run beside the products runs after them, but not ahead of a store:
-// this one never comes to pass, since x is not negative.
+// this one never comes to pass, since x is not negative, nor is the one NaN that a GPU makes (0x7fffffff).
 HEED_DEVICE void stay_before_waits(float x) {
   asm volatile("{ .reg .pred p; setp.lt.s32 p, %0, 0; @p st.shared.b32 [%1], %0; }" ::"r"(__float_as_int(x)),
                "r"(0)
