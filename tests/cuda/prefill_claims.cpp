@@ -170,6 +170,9 @@ CLAIM(rows_whose_scores_are_all_at_a_softcap_are_within_the_bound) {
         expect_right(prefill, call, {.log_sum_exp = true}, what);
         call.sink = Tensor::random({1, 2, 1, 1}, 324, 80);
         expect_right(prefill, call, {.log_sum_exp = true}, what + ", a sink");
+        for (const std::int64_t h : {0, 1}) call.sink->set(0, h, 0, 0, 95.0f);  // above every score
+        expect_right(prefill, call, {.log_sum_exp = true}, what + ", a large sink");
+        call.sink.reset();
         if (dtype == DType::f16) continue;
         for (const float value : {1e30f, 1e-30f}) {
           cases::for_each(call.v.shape(), [&](auto b, auto h, auto j, auto d) {

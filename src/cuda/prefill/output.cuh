@@ -79,30 +79,22 @@ struct PrefillOutput {
         write(row_of(c.log_sum_exp, rows.query(i)), 0, static_cast<float>(row.log_sum_exp()));
     }
     if constexpr (Shape::dropping) times *= c.keep_scale;
-    float poison = may_have_lost(o, sum[r], r) ? 1.0f : 0.0f;  // 0 * x is 0 for every finite x
+    // Weights that are powers of the scores themselves may all be small, down to 2^-80, and products of
+    // theirs with small values then left f32. None did that counts where a sum of products has 2^-80 and
+    // more.
+    const bool may_have_lost = Shape::bounded && sum[r] > 0 && sum[r] < 0.25f;
+    float poison = 0;  // 0 * x is 0 for every finite x
 #pragma unroll
     for (int n = 0; n < dim / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& x = o[4 * n + 2 * r + e];
-        x *= times;
+        const bool is_lost =
+            may_have_lost && fabsf(x) < 0x1p-80f && 8 * n + rows.lane % 4 * 2 + e < c.value_dim;
+        x = is_lost ? __builtin_nanf("") : x * times;
         poison = fmaf(x, 0.0f, poison);
       }
     return is_row && poison != 0;
-  }
-
-  // Weights that are powers of the scores themselves may all be small, down to 2^-80, and their products with
-  // small values then left f32: a value of 2^-80 and more in every dimension says that none did that counts.
-  HEED_DEVICE bool may_have_lost(const float (&o)[dim / 2], float sum, int r) const {
-    if constexpr (!Shape::bounded) return false;
-    if (!(sum > 0 && sum < 1)) return false;
-    bool is_small = false;
-#pragma unroll
-    for (int n = 0; n < dim / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 2; ++e)
-        is_small |= fabsf(o[4 * n + 2 * r + e]) < 0x1p-80f && 8 * n + rows.lane % 4 * 2 + e < c.value_dim;
-    return is_small;
   }
 
   // Whether masks leave a key to a row whose weights sum to 0. Beside a bias a score that is seen is finite
