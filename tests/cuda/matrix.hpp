@@ -108,6 +108,37 @@ inline void expect_right(const std::string& kernel, const Call& call, const Want
          " beyond the bound, first ", result.first_miss);
 }
 
+// Under a softcap of up to 55 the weights of bf16 are powers of the scores themselves: from 2^-80 to 2^80,
+// whose sums with values of 10^30 f32 cannot hold, nor their products with values of 10^-30. Scores of some
+// rows are all as low as the cap lets them be.
+inline void expect_right_at_a_softcap(DType dtype, std::int64_t dim, float cap) {
+  Call call{.q = Tensor::random({1, 2, 200, dim}, 321, 400, dtype),
+            .k = Tensor::random({1, 2, 300, dim}, 322, 2, dtype),
+            .v = Tensor::random({1, 2, 300, dim}, 323, 2, dtype)};
+  cases::for_each(call.q.shape(), [&](auto b, auto h, auto i, auto d) {
+    if (i % 3 == 0) call.q.set(b, h, i, d, i % 2 == 0 ? 30.0f : -30.0f);
+  });
+  cases::for_each(call.k.shape(), [&](auto b, auto, auto j, auto d) { call.k.set(b, 0, j, d, 2.0f); });
+  call.causal = Causal{Align::ends}, call.softcap = cap;
+  const std::string what = std::to_string(dim) + " dimensions, cap " + std::to_string(cap);
+  const auto expect_so = [&](const char* more) {
+    expect_right(prefill, call, {.log_sum_exp = true}, what + more);
+  };
+  expect_so("");
+  call.sink = Tensor::random({1, 2, 1, 1}, 324, 80);
+  expect_so(", a sink");
+  for (const std::int64_t h : {0, 1}) call.sink->set(0, h, 0, 0, 95.0f);
+  expect_so(", a sink above every score");
+  call.sink.reset();
+  if (dtype == DType::f16) return;
+  for (const float value : {1e30f, 1e-30f}) {
+    cases::for_each(call.v.shape(), [&](auto b, auto h, auto j, auto d) {
+      call.v.set(b, h, j, d, j % 2 == 0 ? value : -2 * value);
+    });
+    expect_so(value > 1 ? ", large values" : ", small values");
+  }
+}
+
 // The first rows of one batch entry.
 inline Tensor entry(const Tensor& x, std::int64_t b, std::int64_t rows) {
   Tensor made({1, x.shape().heads, rows, x.shape().dim}, x.dtype());

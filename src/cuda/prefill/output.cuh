@@ -68,6 +68,8 @@ struct PrefillOutput {
     // A row whose every score left the range of f32 downwards looks as if it saw no key.
     if (sum[r] == 0 && rows.tile->begin_of(i) < rows.tile->end_of(i))
       if (!Shape::masked || (is_row && may_see_a_key(i))) sum[r] = __builtin_nanf("");
+    // Where scores are so large that their last place is too, weights may be beyond f32.
+    if (!is_finite(sum[r])) sum[r] = __builtin_nanf("");
     float times = sum[r] == 0 ? 0.0f : 1.0f / sum[r];
     // A softcap's scores are above the true ones by the cap.
     const float above = Shape::capped && !Shape::bounded ? c.softcap_log2e : 0.0f,
@@ -123,7 +125,7 @@ struct PrefillOutput {
       float* const to = partials.at(tile.unit, i * group + member);
       if (rows.lane % 4 == 0)
         *reinterpret_cast<float2*>(to) = {is_lost ? -max_finite : softmax.max[r] * softmax.scale,
-                                          softmax.sum[r]};
+                                          is_finite(softmax.sum[r]) ? softmax.sum[r] : __builtin_nanf("")};
 #pragma unroll
       for (int n = 0; n < dim / 8; n += 2)
         if (8 * n < c.value_dim)

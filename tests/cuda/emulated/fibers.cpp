@@ -58,6 +58,7 @@ bool gathered = false, agreed = false;
 // Opens at the end of a round, so that the threads of a warp go on together.
 struct Barrier {
   int come = 0, wanted = 0, opened = 0;
+  bool gathered = false, agreed = false;
 };
 Barrier barriers[16];
 Barrier of_all;  // of those that still run
@@ -65,9 +66,13 @@ Barrier of_all;  // of those that still run
 Fiber& fiber_of(int thread) { return *fibers[static_cast<std::size_t>(thread)]; }
 
 void end_round() {
+  ++rounds;
   agreed = gathered, gathered = false;
   for (Barrier& b : barriers)
-    if (b.come > 0 && b.come == b.wanted) b.come = 0, ++b.opened;
+    if (b.come > 0 && b.come == b.wanted) {
+      b.come = 0, ++b.opened;
+      b.agreed = b.gathered, b.gathered = false;
+    }
   if (of_all.come == left) of_all.come = 0, ++of_all.opened;
 }
 
@@ -142,6 +147,12 @@ void named_sync(int barrier, int threads) {
   const int before = barriers[barrier].opened;
   named_arrive(barrier, threads);
   while (barriers[barrier].opened == before) step_aside();
+}
+
+bool named_any(int barrier, int threads, bool one) {
+  barriers[barrier].gathered |= one;
+  named_sync(barrier, threads);
+  return barriers[barrier].agreed;
 }
 
 // All threads of a kernel ask at the same places, so one round brings each of them to the same one.

@@ -11,6 +11,7 @@ namespace heed::cuda::emulated {
 // The thread that runs, and its block.
 inline int running = 0;
 inline std::int64_t block = 0;
+inline std::int64_t rounds = 0;  // that have ended, of all launches
 
 // Runs body once for every thread of every block, the blocks one after the other.
 void launch(std::int64_t blocks, int threads, const std::function<void()>& body);
@@ -21,8 +22,9 @@ void sync_block();                            // until all threads of the block 
 bool any(bool one);                           // likewise
 void named_sync(int barrier, int threads);    // until this many have arrived at this barrier
 void named_arrive(int barrier, int threads);  // arrives and goes on
-void step_aside();                            // all others run until they wait
-float exchange(float x, int bits);            // until all threads of the warp have arrived
+bool named_any(int barrier, int threads, bool one);
+void step_aside();                  // all others run until they wait
+float exchange(float x, int bits);  // until all threads of the warp have arrived
 
 // What the threads of a warp show each other: all have arrived when the first returns, and none goes on
 // before the last.

@@ -36,6 +36,9 @@ inline float __int_as_float(int bits) {
 struct float4 {
   float x, y, z, w;
 };
+struct float2 {
+  float x, y;
+};
 
 inline int thread_index() { return emulated::current_thread(); }
 inline std::int64_t block_index() { return emulated::current_block(); }
@@ -66,6 +69,7 @@ inline void store4(float* to, const float* from) { std::memcpy(to, from, 16); }
 template <class Array>
 void force_to_memory(Array&) {}
 inline float max_or_nan(float a, float b) { return a != a ? a : b != b ? b : a > b ? a : b; }
+inline float min_or_nan(float a, float b) { return a != a ? a : b != b ? b : a < b ? a : b; }
 inline unsigned count_arrival(unsigned* arrivals) { return (*arrivals)++; }
 inline unsigned load_acquire(const unsigned* from) { return *from; }
 inline void store_release(unsigned* to, unsigned x) { *to = x; }
@@ -216,6 +220,13 @@ inline std::uint32_t load_shared4(SharedAddress from) {
   std::memcpy(&x, shared_memory + from, 4);
   return x;
 }
+inline float2 load_shared8(SharedAddress from) {
+  float2 x;
+  std::memcpy(&x, shared_memory + from, 8);
+  return x;
+}
+inline float2 load_shared_floats(SharedAddress from) { return load_shared8(from); }
+inline void* __cvta_shared_to_generic(SharedAddress at) { return shared_memory + at; }
 inline void store_shared4(SharedAddress to, std::uint32_t x) { std::memcpy(shared_memory + to, &x, 4); }
 inline void sync_warp() {
   const int mine = 0;
@@ -245,6 +256,34 @@ inline std::uint32_t shuffle_xor(std::uint32_t x, int bits) {
 template <Type type>
 void widen_bytes(std::uint32_t (&to)[2], std::uint32_t bytes);  // of caches: not emulated
 
+template <Type type>
+std::uint32_t finite_or_zero(std::uint32_t both) {
+  constexpr std::uint32_t exponent = type == Type::bf16 ? 0x7f80u : 0x7c00u;
+  if ((both & exponent) == exponent) both &= 0xffff0000u;
+  if ((both >> 16 & exponent) == exponent) both &= 0x0000ffffu;
+  return both;
+}
+
+inline struct {
+  unsigned x = 1;
+} gridDim;
+inline std::uint32_t __shfl_xor_sync(unsigned, std::uint32_t x, int bits) { return shuffle_xor(x, bits); }
+inline std::uint32_t __vmaxu2(std::uint32_t a, std::uint32_t b) {
+  return std::max(a & 0xffffu, b & 0xffffu) | std::max(a >> 16, b >> 16) << 16;
+}
+inline std::uint32_t __byte_perm(std::uint32_t x, std::uint32_t y, std::uint32_t which) {
+  const std::uint64_t both = std::uint64_t{y} << 32 | x;
+  std::uint32_t made = 0;
+  for (int n = 0; n < 4; ++n)
+    made |= static_cast<std::uint32_t>(both >> (which >> 4 * n & 7) * 8 & 0xff) << 8 * n;
+  return made;
+}
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+inline unsigned atomicAdd(unsigned* at, unsigned x) {
+  const unsigned before = *at;
+  *at += x;
+  return before;
+}
 inline void atomicMin(std::int32_t* at, std::int32_t x) { *at = std::min(*at, x); }
 inline void atomicMax(std::int32_t* at, std::int32_t x) { *at = std::max(*at, x); }
 inline void atomicOr(std::uint32_t* at, std::uint32_t x) { *at |= x; }

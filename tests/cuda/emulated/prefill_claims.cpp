@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefill's kernels against the reference's bound, on a CPU that emulates a GPU's threads: a few of what
+// prefill_claims.cpp says of all of them.
+#include "cases/selection.hpp"
+#include "matrix.hpp"
+
+namespace heed::cuda::test {
+namespace {
+
+// Those that a kernel is compiled for here and that do not take long.
+template <class Made>
+void expect_some_right(std::uint64_t first, std::uint64_t end, int at_least, const Made& made) {
+  constexpr std::int64_t most_pairs = 250'000;  // of a query and a key: a second
+  int taken = 0;
+  const std::vector<std::uint64_t> seeds = cases::seeds(first, end);
+  for (const std::uint64_t seed : seeds) {
+    const Call call = made(seed);
+    if (call.score_shape().elements() > most_pairs) continue;
+    auto got = run(prefill, call, {.log_sum_exp = true});
+    if (!got) continue;
+    ++taken;
+    const Check result = check(call.inputs(), got->outputs(), call.options());
+    expect(result.beyond_bound == 0, "seed ", seed, " (", cases::describe(call), "): ", result.beyond_bound,
+           " of ", result.compared, " beyond the bound, first ", result.first_miss);
+  }
+  expect(taken >= at_least, "only ", taken, " of ", seeds.size(), " have a kernel");
+}
+
+CLAIM(prefill_of_random_ranges_is_within_the_bound) {
+  expect_some_right(1, 100, 5, [](std::uint64_t seed) { return range_call(seed, 300); });
+}
+
+// With one option that scores or weights go through, and masks.
+Call option_call(std::uint64_t seed) {
+  Dice dice(seed);
+  const bool is_f16 = dice.one_in(5);
+  const DType dtype = is_f16 ? DType::f16 : DType::bf16;
+  const std::int64_t queries = dice.between(1, 230), keys = 8 * dice.between(1, 50),
+                     kv_heads = dice.between(1, 2),
+                     dim = is_f16 ? 128 : dice.pick<std::int64_t>({64, 64, 40}), batch = dice.between(1, 2);
+  Call call{.q = Tensor::random({batch, 2, queries, dim}, 3 * seed, 4, dtype),
+            .k = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),
+            .v = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 2, 2, dtype)};
+  const Shape full = call.score_shape();
+  if (dice.one_in(2)) call.causal = Causal{Align::ends};
+  if (dice.one_in(3)) call.window = Window{dice.between(0, 300), dice.between(0, 40), Align::ends};
+  if (dice.one_in(3)) call.sink = Tensor::random({1, 2, 1, 1}, seed ^ 0x51Du, 4);
+  const std::int64_t option = is_f16 ? 0 : dice.between(0, 4);
+  if (option == 0) call.softcap = dice.pick<float>({2.0f, 30.0f, 60.0f});
+  if (option == 1) call.bias = Tensor::random({1, 2, queries, keys}, seed ^ 0xB1A5u, 4, DType::bf16);
+  if (option == 2) call.alibi = cases::Slopes{.of_heads = {0.5f, 0.1f}, .align = Align::ends};
+  if (option == 3) call.dropout = Dropout{dice.pick<float>({0.1f, 0.9f}), dice.bits()};
+  if (option == 4 || (!is_f16 && option > 0 && dice.one_in(3)))
+    call.matrices.push_back(
+        {cases::random_bools(dice, cases::broadcast_some(dice, full), 3), dice.one_in(2)});
+  return call;
+}
+CLAIM(prefill_under_random_options_is_within_the_bound) { expect_some_right(1, 41, 5, option_call); }
+
+// Numbers that are none, and some whose products and sums f32 does not hold, or only just.
+CLAIM(prefill_of_numbers_at_the_ends_of_their_range_is_as_in_64_bits) {
+  expect_some_right(1, 101, 5, [](std::uint64_t seed) {
+    Call call = seed % 5 == 0 ? range_call(seed, 300) : option_call(seed);
+    Dice dice(seed ^ 0xBADu);
+    for (Tensor* x : {&call.q, &call.k, &call.v})
+      for (std::int64_t n = dice.between(0, 2); n > 0; --n) {
+        const Shape& s = x->shape();
+        const std::int64_t b = dice.between(0, s.batch - 1), h = dice.between(0, s.heads - 1),
+                           i = dice.between(0, s.length - 1), d = dice.between(0, s.dim - 1);
+        x->set(b, h, i, d,
+               dice.pick<float>({nan, HUGE_VALF, -HUGE_VALF, 3e38f, -1e38f, 1e30f, -1e12f, 1e10f, 6e4f}));
+      }
+    return call;
+  });
+}
+
+CLAIM(rows_whose_scores_are_all_at_a_softcap_are_within_the_bound) {
+  for (const float cap : {3.0f, 50.0f, 55.5f}) expect_right_at_a_softcap(DType::bf16, 64, cap);
+  expect_right_at_a_softcap(DType::f16, 128, 50);
+}
+
+}  // namespace
+}  // namespace heed::cuda::test
