@@ -35,6 +35,9 @@ struct PrefillPlan {
   }
 };
 
+// Without its maps and its memory.
+PrefillPlan prefill_plan(const Call&, const Extents&, const PrefillTiles&);
+
 // The plan has no maps yet.
 template <int dim, int value_dim, Type, PrefillKind>
 void launch_prefill_kind(const Call&, const Extents&, const PrefillPlan&, Stream);

@@ -2,9 +2,11 @@
 // Which calls prefill takes, and how it cuts them.
 #include "cuda/prefill/plan.hpp"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cuda/general/partials.hpp"
+#include "cuda/prefill/launch.hpp"
 #include "cuda/runtime/launch.hpp"
 #include "cuda/runtime/mask.hpp"
 #include "cuda/runtime/tensor_map.hpp"
@@ -67,5 +69,40 @@ std::int64_t prefill_units(const Call& c, const Sequence& s) {
 }
 
 int prefill_tile_keys(const Call& c) { return prefill_keys(prefill_dims_for(c)); }
+
+namespace {
+
+// Without its memory.
+Partials partials_of(const Call& c, const PrefillTiles& tiles) {
+  Partials partials;
+  if (prefill_kind(c) != PrefillKind::cut) return partials;
+  const auto group = static_cast<int>(c.group());
+  partials.starts = tiles.partial_starts;
+  partials.rows = group * static_cast<int>(std::min(c.queries, max_cut_queries));
+  partials.unit_keys = static_cast<int>(cut_keys);
+  partials.tile_rows = cut_rows;
+  partials.units = std::max(1, partials.units_of(group, c.each));  // where sequences differ, each has its own
+  partials.cut_rows = group * static_cast<int>(max_cut_queries);
+  partials.is_in_pairs = true;
+  return partials;
+}
+
+}  // namespace
+
+PrefillPlan prefill_plan(const Call& c, const Extents& extents, const PrefillTiles& tiles) {
+  PrefillPlan plan{};
+  plan.tile_starts = tiles.starts;
+  // Where sequences differ, no tile has more than one head: no bit depends on it.
+  plan.tile_heads = tiles.starts || prefill_units(c, c.each) == 1
+                        ? 1
+                        : heads_of_tile(static_cast<int>(c.group()), c.each.queries, cut_rows);
+  plan.tiles = static_cast<int>(tiles.count * c.heads) / plan.tile_heads;
+  if (!tiles.starts) plan.order = prefill_order(c, prefill_rows(c), plan.tile_heads);
+  plan.key_rows = static_cast<int>(extents.key_rows);
+  plan.partials = partials_of(c, tiles);
+  plan.group = static_cast<int>(c.group()), plan.kv_heads = static_cast<int>(c.kv_heads);
+  plan.unit_tiles = plan.partials.keys_of_unit(plan.group, c.each) / prefill_tile_keys(c);
+  return plan;
+}
 
 }  // namespace heed::cuda

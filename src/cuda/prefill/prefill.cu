@@ -23,21 +23,6 @@ std::int64_t prefill_bytes(const Call& c, const Extents& extents) {
 
 namespace {
 
-// Without its memory.
-Partials partials_of(const Call& c, const PrefillTiles& tiles) {
-  Partials partials;
-  if (prefill_kind(c) != PrefillKind::cut) return partials;
-  const auto group = static_cast<int>(c.group());
-  partials.starts = tiles.partial_starts;
-  partials.rows = group * static_cast<int>(std::min(c.queries, max_cut_queries));
-  partials.unit_keys = static_cast<int>(cut_keys);
-  partials.tile_rows = cut_rows;
-  partials.units = std::max(1, partials.units_of(group, c.each));  // where sequences differ, each has its own
-  partials.cut_rows = group * static_cast<int>(max_cut_queries);
-  partials.is_in_pairs = true;
-  return partials;
-}
-
 using enum PrefillKind;
 constexpr PrefillKind kinds[] = {plain,  cut,    capped,   masked, masked_capped,
                                  sloped, biased, dropping, scaled, paged};
@@ -75,20 +60,9 @@ void launch_prefill(const Call& call, const Extents& extents, const PrefillTiles
     c.k = rows.k, c.v = rows.v;
   }
   std::byte* const memory = workspace.rest() + CacheBytes(call, extents).all();
-  PrefillPlan plan{};
+  PrefillPlan plan = prefill_plan(c, extents, tiles);
   plan.next_tile = workspace.counters();
-  plan.tile_starts = tiles.starts;
-  // Where sequences differ, no tile has more than one head: no bit depends on it.
-  plan.tile_heads = tiles.starts || prefill_units(c, c.each) == 1
-                        ? 1
-                        : heads_of_tile(static_cast<int>(c.group()), c.each.queries, cut_rows);
-  plan.tiles = static_cast<int>(tiles.count * c.heads) / plan.tile_heads;
-  if (!tiles.starts) plan.order = prefill_order(c, prefill_rows(c), plan.tile_heads);
-  plan.key_rows = static_cast<int>(extents.key_rows);
   plan.mask = packed(c, extents.mask, memory, stream);
-  plan.partials = partials_of(c, tiles);
-  plan.group = static_cast<int>(c.group()), plan.kv_heads = static_cast<int>(c.kv_heads);
-  plan.unit_tiles = plan.partials.keys_of_unit(plan.group, c.each) / prefill_tile_keys(c);
   plan.partials.states = reinterpret_cast<float*>(memory);
   plan.key_scales = rows.key_scales, plan.value_scales = rows.value_scales, plan.scale_rows = rows.scale_rows;
   PrefillLaunch{c, extents, plan, stream}.run(prefill_dims_for(c));

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <vector>
 
 #include "../kernels.hpp"
+#include "cuda/general/merge.cuh"
 #include "cuda/lower.hpp"
 #include "cuda/prefill/consumer.cuh"
 #include "cuda/prefill/launch.hpp"
@@ -53,20 +55,24 @@ namespace {
 class Launch {
  public:
   Launch(const Call& call, const Problem& problem)
-      : c(call), query_rows_(problem.inputs.q.shape.length), key_rows_(problem.inputs.k.shape.length) {
-    plan_.next_tile = counters_;
-    plan_.tile_heads = 1, plan_.key_rows = static_cast<int>(key_rows_);
-    plan_.group = static_cast<int>(c.group()), plan_.kv_heads = static_cast<int>(c.kv_heads);
-    const auto rows = static_cast<int>(prefill_rows(c));
-    if (c.sequences) {
-      for (std::int64_t b = 0; b < c.batch; ++b)
-        starts_.push_back(starts_.back() + static_cast<int>((c.sequence(b).queries + rows - 1) / rows));
-      plan_.tile_starts = starts_.data();
-      plan_.tiles = starts_.back() * static_cast<int>(c.heads);
-    } else {
-      plan_.order = prefill_order(c, rows);
-      plan_.tiles = plan_.order.heads * plan_.order.tiles;
+      : c(call), extents_{problem.inputs.q.shape.length, problem.inputs.k.shape.length} {
+    // As PrefillStarts in backend.cpp.
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+      const Sequence& s = c.sequence(b);
+      const std::int64_t units = prefill_units(c, s), states = units > 1 ? s.queries * c.group() * units : 0;
+      starts_.push_back(starts_.back() +
+                        static_cast<int>((s.queries + prefill_rows(c) - 1) / prefill_rows(c) * units));
+      partial_starts_.push_back(partial_starts_.back() + static_cast<std::int32_t>(states));
     }
+    PrefillTiles tiles{.count = starts_.back()};
+    if (c.sequences) tiles.starts = starts_.data();
+    if (c.sequences && partial_starts_.back() > 0) tiles.partial_starts = partial_starts_.data();
+    plan_ = prefill_plan(c, extents_, tiles);
+    plan_.next_tile = counters_;
+    states_.resize(
+        static_cast<std::size_t>(partial_starts_.back() * c.kv_heads * partial_floats(c.value_dim)),
+        std::numeric_limits<float>::quiet_NaN());
+    plan_.partials.states = states_.data();
     pack_masks();
   }
 
@@ -115,11 +121,12 @@ class Launch {
 
   template <class Shape>
   void attend() {
-    plan_.q = tensor_map(c.q, {c.dim, query_rows_, c.heads, c.batch}, Shape::rows);
-    plan_.out = tensor_map(c.out, {c.value_dim, query_rows_, c.heads, c.batch}, 64);
-    plan_.k = tensor_map(c.k, {c.dim, key_rows_, c.kv_heads, c.batch}, Shape::keys);
-    plan_.v = tensor_map(c.v, {c.value_dim, key_rows_, c.kv_heads, c.batch}, Shape::keys);
-    if (Shape::biased) plan_.bias = tensor_map(c.bias, {c.keys, query_rows_, c.heads, c.batch}, Shape::rows);
+    plan_.q = tensor_map(c.q, {c.dim, extents_.query_rows, c.heads, c.batch}, Shape::rows / plan_.tile_heads);
+    plan_.out = tensor_map(c.out, {c.value_dim, extents_.query_rows, c.heads, c.batch}, 64);
+    plan_.k = tensor_map(c.k, {c.dim, extents_.key_rows, c.kv_heads, c.batch}, Shape::keys);
+    plan_.v = tensor_map(c.v, {c.value_dim, extents_.key_rows, c.kv_heads, c.batch}, Shape::keys);
+    if (Shape::biased)
+      plan_.bias = tensor_map(c.bias, {c.keys, extents_.query_rows, c.heads, c.batch}, Shape::rows);
     const std::unique_ptr<unsigned char[]> memory(new unsigned char[Shape::shared_bytes]);
     std::memset(memory.get(), 0xff, Shape::shared_bytes);  // NaN, as long as nobody has written
     shared_memory = memory.get();
@@ -130,13 +137,33 @@ class Launch {
       if (thread_index() == 0) PrefillProducer<Shape>(c, plan_, shared).run();
       if (thread_index() >= 128) PrefillConsumer<Shape>(c, plan_, shared).run();
     });
+    if (Shape::cut) merge<Shape::type>();
+  }
+
+  // As launch_partial_merge.
+  template <Type type>
+  void merge() {
+    using namespace general;
+    const MergeGrid grid{plan_.group, plan_.kv_heads, (plan_.partials.rows + merge_warps - 1) / merge_warps};
+    double scratch[merge_threads];
+    bool is_finished[merge_warps];
+    emulated::launch(c.batch * c.kv_heads * grid.head_blocks, merge_threads, [&] {
+      const Merge<type> rows(c, plan_.partials, grid, nullptr);
+      if (!rows.has_rows()) return;
+      const bool is_own_finished = rows.run(warp_index());
+      if (lane_index() == 0) is_finished[warp_index()] = is_own_finished;
+      if (!any(!is_own_finished)) return;
+      for (int w = 0; w < merge_warps; ++w)
+        if (!is_finished[w]) complete(c, nullptr, rows.query(w), scratch);
+    });
   }
 
   const Call& c;
-  const std::int64_t query_rows_, key_rows_;
+  const Extents extents_;
   PrefillPlan plan_{};
   unsigned counters_[2] = {};
-  std::vector<int> starts_{0};
+  std::vector<int> starts_{0}, partial_starts_{0};
+  std::vector<float> states_{};
   std::vector<std::uint32_t> words_{};
   std::vector<TileClass> classes_{};
 };
@@ -156,7 +183,7 @@ bool run(const std::string&, const Problem& problem, Cut) {
          launch.run<64, 64, bf16, masked>() || launch.run<64, 64, bf16, sloped>() ||
          launch.run<64, 64, bf16, biased>() || launch.run<64, 64, bf16, dropping>() ||
          launch.run<128, 128, f16, plain>() || launch.run<128, 128, f16, capped>() ||
-         launch.run<256, 256, bf16, plain>();
+         launch.run<256, 256, bf16, plain>() || launch.run<64, 64, bf16, cut>();
 }
 
 }  // namespace test

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill's kernels against the reference's bound, on a CPU that emulates a GPU's threads: a few of what
 // prefill_claims.cpp says of all of them.
+#include <array>
+
 #include "cases/selection.hpp"
 #include "matrix.hpp"
 
@@ -28,6 +30,26 @@ void expect_some_right(std::uint64_t first, std::uint64_t end, int at_least, con
 
 CLAIM(prefill_of_random_ranges_is_within_the_bound) {
   expect_some_right(1, 100, 5, [](std::uint64_t seed) { return range_call(seed, 300); });
+}
+
+// Keys in units, whose states are merged: of two or four heads in a tile of rows, of one, and of two tiles.
+CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
+  for (const auto& [queries, longest] :
+       {std::array<std::int64_t, 2>{16, 2200}, {50, 2200}, {100, 2200}, {130, 4200}}) {
+    Call batch{.q = Tensor::random({2, 2, queries, 64}, 311, 4, DType::bf16),
+               .k = Tensor::random({2, 1, longest, 64}, 312, 2, DType::bf16),
+               .v = Tensor::random({2, 1, longest, 64}, 313, 2, DType::bf16)};
+    batch.key_lengths = {{longest, 300}}, batch.sink = Tensor::random({1, 2, 1, 1}, 314, 4);
+    const auto all = run(prefill, batch, {});
+    expect(all.has_value(), queries, " queries are refused");
+    Call alone{
+        .q = entry(batch.q, 0, queries), .k = entry(batch.k, 0, longest), .v = entry(batch.v, 0, longest)};
+    alone.sink = batch.sink;
+    const std::string what = std::to_string(queries) + " queries over " + std::to_string(longest);
+    if (all) expect(same_bits(run(prefill, alone, {})->out, entry(all->out, 0, queries)), what);
+    alone.causal = Causal{Align::ends};
+    if (queries != 50) expect_right(prefill, alone, {.log_sum_exp = true}, what);
+  }
 }
 
 // With one option that scores or weights go through, and masks.

@@ -233,6 +233,7 @@ inline void sync_warp() {
   const emulated::Shown all(&mine);
 }
 
+inline void __syncwarp() { sync_warp(); }
 inline int warp_index() { return thread_index() / 32; }
 
 template <class T, class Join>
@@ -247,6 +248,10 @@ inline bool all_of_warp(bool each) {
 }
 inline bool warp_any(bool each) {
   return joined(each, [](bool a, bool b) { return a || b; });
+}
+inline float shuffle(float x, int lane) {
+  const emulated::Shown all(&x);
+  return *static_cast<const float*>(all.of(lane));
 }
 inline std::uint32_t shuffle_xor(std::uint32_t x, int bits) {
   const emulated::Shown all(&x);
