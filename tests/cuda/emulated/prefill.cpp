@@ -54,8 +54,9 @@ namespace {
 // What a launch of prefill reads beside the call.
 class Launch {
  public:
-  Launch(const Call& call, const Problem& problem)
-      : c(call), extents_{problem.inputs.q.shape.length, problem.inputs.k.shape.length} {
+  explicit Launch(const LoweredCall& lowered)
+      : c(lowered.call), extents_{lowered.query_rows, lowered.key_rows} {
+    if (c.cached) read_pages(lowered);
     // As PrefillStarts in backend.cpp.
     for (std::int64_t b = 0; b < c.batch; ++b) {
       const Sequence& s = c.sequence(b);
@@ -76,6 +77,9 @@ class Launch {
     pack_masks();
   }
 
+  // Of a cache whose pages come as rows.
+  bool is_gathered() const { return c.cached && !reads_pages(c); }
+
   // Whether there is a kernel of this shape for it, here.
   template <int dim, int value_dim, Type type, PrefillKind kind>
   bool run() {
@@ -89,6 +93,24 @@ class Launch {
   }
 
  private:
+  // As RoleCall in backend.cpp: the copy engine numbers lines from the first page in memory.
+  void read_pages(const LoweredCall& lowered) {
+    sequences_.assign(lowered.problem.sequences.begin(), lowered.problem.sequences.end());
+    for (Sequence& s : sequences_) s.first_key = 0;
+    if (c.sequences) c.sequences = sequences_.data();
+    c.each.first_key = 0;
+    if (!may_read_pages(c)) return;
+    const unsigned char *first = nullptr, *last = nullptr;
+    for (const cache::PagedSequence& s : lowered.problem.cached)
+      for (std::int64_t n = 0; n * c.layout.page_size < s.length; ++n) {
+        if (!first || s.table[n] < first) first = s.table[n];
+        if (s.table[n] > last) last = s.table[n];
+      }
+    if (!first) return;
+    c.k.data = first;
+    extents_.key_rows = (last - first + c.layout.page_bytes()) / 64;
+  }
+
   // As pack_mask in runtime/mask.cu.
   void pack_masks() {
     PackedMask& mask = plan_.mask = packed_mask(c, prefill_tile_keys(c));
@@ -123,8 +145,15 @@ class Launch {
   void attend() {
     plan_.q = tensor_map(c.q, {c.dim, extents_.query_rows, c.heads, c.batch}, Shape::rows / plan_.tile_heads);
     plan_.out = tensor_map(c.out, {c.value_dim, extents_.query_rows, c.heads, c.batch}, 64);
-    plan_.k = tensor_map(c.k, {c.dim, extents_.key_rows, c.kv_heads, c.batch}, Shape::keys);
-    plan_.v = tensor_map(c.v, {c.value_dim, extents_.key_rows, c.kv_heads, c.batch}, Shape::keys);
+    if constexpr (Shape::paged) {
+      const std::int64_t sixteens = c.layout.page_size / 16;
+      plan_.k = tensor_map_of_sixteens(c.k, {c.dim, sixteens, extents_.key_rows, Shape::dim});
+      plan_.v =
+          tensor_map_of_sixteens(c.k, {c.layout.value_width(), sixteens, extents_.key_rows, Shape::dim});
+    } else {
+      plan_.k = tensor_map(c.k, {c.dim, extents_.key_rows, c.kv_heads, c.batch}, Shape::keys);
+      plan_.v = tensor_map(c.v, {c.value_dim, extents_.key_rows, c.kv_heads, c.batch}, Shape::keys);
+    }
     if (Shape::biased)
       plan_.bias = tensor_map(c.bias, {c.keys, extents_.query_rows, c.heads, c.batch}, Shape::rows);
     const std::unique_ptr<unsigned char[]> memory(new unsigned char[Shape::shared_bytes]);
@@ -158,8 +187,9 @@ class Launch {
     });
   }
 
-  const Call& c;
-  const Extents extents_;
+  Call c;
+  Extents extents_;
+  std::vector<Sequence> sequences_{};
   PrefillPlan plan_{};
   unsigned counters_[2] = {};
   std::vector<int> starts_{0}, partial_starts_{0};
@@ -176,14 +206,16 @@ bool is_emulated() { return true; }
 bool run(const std::string&, const Problem& problem, Cut) {
   const LoweredCall lowered(problem);
   if (prefill_refuses(lowered.call)) return false;
-  Launch launch(lowered.call, problem);
+  Launch launch(lowered);
+  if (launch.is_gathered()) return false;
   using enum PrefillKind;
   constexpr Type bf16 = Type::bf16, f16 = Type::f16;
   return launch.run<64, 64, bf16, plain>() || launch.run<64, 64, bf16, capped>() ||
          launch.run<64, 64, bf16, masked>() || launch.run<64, 64, bf16, sloped>() ||
          launch.run<64, 64, bf16, biased>() || launch.run<64, 64, bf16, dropping>() ||
          launch.run<128, 128, f16, plain>() || launch.run<128, 128, f16, capped>() ||
-         launch.run<256, 256, bf16, plain>() || launch.run<64, 64, bf16, cut>();
+         launch.run<256, 256, bf16, plain>() || launch.run<64, 64, bf16, cut>() ||
+         launch.run<64, 64, bf16, paged>();
 }
 
 }  // namespace test

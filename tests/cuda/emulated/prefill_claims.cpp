@@ -4,6 +4,7 @@
 #include <array>
 
 #include "cases/selection.hpp"
+#include "heed/cache.hpp"
 #include "matrix.hpp"
 
 namespace heed::cuda::test {
@@ -39,7 +40,8 @@ CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
     Call batch{.q = Tensor::random({2, 2, queries, 64}, 311, 4, DType::bf16),
                .k = Tensor::random({2, 1, longest, 64}, 312, 2, DType::bf16),
                .v = Tensor::random({2, 1, longest, 64}, 313, 2, DType::bf16)};
-    batch.key_lengths = {{longest, 300}}, batch.sink = Tensor::random({1, 2, 1, 1}, 314, 4);
+    batch.key_lengths = {{static_cast<std::int32_t>(longest), 300}},
+    batch.sink = Tensor::random({1, 2, 1, 1}, 314, 4);
     const auto all = run(prefill, batch, {});
     expect(all.has_value(), queries, " queries are refused");
     Call alone{
@@ -49,6 +51,39 @@ CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
     if (all) expect(same_bits(run(prefill, alone, {})->out, entry(all->out, 0, queries)), what);
     alone.causal = Causal{Align::ends};
     if (queries != 50) expect_right(prefill, alone, {.log_sum_exp = true}, what);
+  }
+}
+
+// Pages that were another's and lie in no order, of sequences that share their first ones: as rows, to the
+// last bit.
+CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
+  constexpr std::int64_t longest = 400, shared = 150, queries = 90, dim = 64;
+  KvCacheConfig config{.batch = 2, .kv_heads = 2, .capacity = longest, .dim = dim, .type = CacheType::bf16};
+  config.page_size = 64, config.pages = 24;
+  KvCache cache(config);
+  const Tensor k = Tensor::random({2, 2, longest, dim}, 21, 2, DType::bf16),
+               v = Tensor::random({2, 2, longest, dim}, 22, 2, DType::bf16);
+  Tensor poison({2, 2, longest, dim}, DType::bf16);
+  poison.fill_bytes(0xff);
+  cache.append(poison.view(), poison.view());
+  cache.reset(1), cache.reset(0);
+  const std::vector<std::int64_t> lengths{longest, longest - 90};
+  cache.append(k.view(), v.view(), lengths);
+  cache.release(cache.fork(1));
+  const std::int64_t forked = cache.fork(0, shared);
+  const std::vector<std::int64_t> sequences{forked, 0, 1}, counts{shared, longest, longest - 90};
+  const Tensor q = Tensor::random({3, 4, queries, dim}, 23, 3, DType::bf16);
+  Tensor out(q.shape(), DType::bf16);
+  const Options options{.masks = {Causal{Align::ends}}};
+  const Problem problem = make_problem({.q = q.view(), .cache = &cache, .sequences = sequences},
+                                       {.out = out.mutable_view()}, options);
+  expect(run(prefill, problem, Cut::by_the_plan), "refused");
+  for (std::int64_t n = 0; n < 3; ++n) {
+    const std::int64_t of = n / 2, count = counts[static_cast<std::size_t>(n)];
+    Call alone{.q = entry(q, n, queries), .k = entry(k, of, count), .v = entry(v, of, count)};
+    alone.causal = Causal{Align::ends};
+    const auto rows = run(prefill, alone, {});
+    expect(rows && same_bits(rows->out, entry(out, n, queries)), "sequence ", n);
   }
 }
 
