@@ -23,7 +23,8 @@ inline __device__ __noinline__ float close_with_sink(const Call& c, const Query&
 // against.
 template <Type type>
 HEED_DEVICE float close_row(const Call& c, SavedEnd* ends, const Query& q, RowEnd end, bool writes) {
-  if (end.sum == 0 && end.max > minus_infinity) end.sum = __builtin_nanf("");  // it saw a key
+  // It saw a key; or scores are so large that their last place is too, and weights with it.
+  if ((end.sum == 0 && end.max > minus_infinity) || !is_finite(end.sum)) end.sum = __builtin_nanf("");
   // Beside the lowest finite number, which somebody masks with, nothing was lifted.
   const float lower = end.max < -0x1p100f ? 1.0f : lowered<type>;
   const RowEnd saved{end.max, end.sum * lower};

@@ -93,7 +93,7 @@ class RangesOnly {
 
   HEED_DEVICE void drop(Scores<Shape>&, int) const {}
   HEED_DEVICE static float scale(const Call& c) { return c.scale_log2e; }
-  // A row that sees a key and has no sum all the same is one that f32 could not hold: its maximum says so.
+  // A row that sees a key and has no sum all the same is one that f32 could not hold.
   template <class State>
   HEED_DEVICE void close(State& state) const {
 #pragma unroll
@@ -101,7 +101,7 @@ class RangesOnly {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const RowFacts& row = rows[place.row(m, r)];
-        if (state.sum[m][r] == 0 && row.begin < row.end) state.max[m][r] = -max_finite;
+        if (state.sum[m][r] == 0 && row.begin < row.end) state.end_without_sum(m, r);
       }
   }
 
@@ -216,13 +216,13 @@ class Options {
     return changes_scores && changes(c) ? 1.0f : c.scale_log2e;
   }
 
-  // A row that saw a key and has no sum all the same is one that f32 could not hold: its maximum says so.
+  // A row that saw a key and has no sum all the same is one that f32 could not hold.
   template <class State>
   HEED_DEVICE void close(State& state) {
     Bits of_row = saw | shuffle_xor(saw, 1);
     of_row |= shuffle_xor(of_row, 2);
     each_row([&](int m, int r) {
-      if (state.sum[m][r] == 0 && (of_row >> (2 * m + r) & 1)) state.max[m][r] = -max_finite;
+      if (state.sum[m][r] == 0 && (of_row >> (2 * m + r) & 1)) state.end_without_sum(m, r);
     });
     saw = 0;
   }

@@ -279,6 +279,11 @@ struct State {
       }
   }
 
+  HEED_DEVICE void end_without_sum(int m, int r) {
+    const RowEnd end = without_sum(max[m][r]);
+    max[m][r] = end.max, sum[m][r] = end.sum;
+  }
+
  private:
   template <class Team>
   HEED_DEVICE void move_max(float (&tops)[Shape::row_tiles][2], float scale, float eight, const Team& team) {

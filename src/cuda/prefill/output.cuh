@@ -108,8 +108,7 @@ struct PrefillOutput {
                                 rows.tile->end_of(i));
   }
 
-  // The sums of a unit of keys, for launch_partial_merge(). A row that sees a key and has no sum all the same
-  // is one that f32 could not hold: its maximum says so.
+  // The sums of a unit of keys, for launch_partial_merge().
   template <class Softmax>
   HEED_DEVICE void leave(const float (&o)[dim / 2], Softmax& softmax) const {
     const RowTile& tile = *rows.tile;
@@ -121,11 +120,10 @@ struct PrefillOutput {
     for (int r = 0; r < 2; ++r) {
       const int i = rows.row(r);
       if (i >= tile.first_query + tile.rows) continue;
-      const bool is_lost = softmax.sum[r] == 0 && tile.begin_of(i) < tile.end_of(i);
+      RowEnd end{softmax.max[r] * softmax.scale, softmax.sum[r]};
+      if (end.sum == 0 && tile.begin_of(i) < tile.end_of(i)) end = without_sum(end.max);
       float* const to = partials.at(tile.unit, i * group + member);
-      if (rows.lane % 4 == 0)
-        *reinterpret_cast<float2*>(to) = {is_lost ? -max_finite : softmax.max[r] * softmax.scale,
-                                          is_finite(softmax.sum[r]) ? softmax.sum[r] : __builtin_nanf("")};
+      if (rows.lane % 4 == 0) *reinterpret_cast<float2*>(to) = {end.max, end.sum};
 #pragma unroll
       for (int n = 0; n < dim / 8; n += 2)
         if (8 * n < c.value_dim)

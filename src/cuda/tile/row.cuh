@@ -316,6 +316,13 @@ struct RowEnd {
 // The largest score has weight 1, so only a row without keys sums to 0.
 HEED_DEVICE bool sees_no_key(const RowEnd& end) { return end.sum == 0; }
 
+// The state of a row that sees keys whose weights all became 0. Where scores are so large that their last
+// place is too, f32 has lost the row. Where all of them are below f32 it has no maximum, and other keys may
+// outweigh them.
+HEED_DEVICE RowEnd without_sum(float max) {
+  return max > minus_infinity ? RowEnd{max, __builtin_nanf("")} : RowEnd{-max_finite, 0};
+}
+
 HEED_DEVICE float sink_of(const Call& c, const Query& q) {
   return c.sink.data ? read(row_of(c.sink, q.b, q.h, 0), 0) : minus_infinity;
 }
