@@ -70,7 +70,7 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
 template <int dim, int value_dim, Type type, PrefillKind kind>
 void launch_prefill_kind(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
   if constexpr (may_be_bounded(kind, type))
-    if (c.softcap_log2e <= max_bound && !c.sink.data)
+    if (is_bounded(c))
       return launch_prefill_shape<PrefillShape<dim, value_dim, type, kind, true>>(c, extents, plan, stream);
   launch_prefill_shape<PrefillShape<dim, value_dim, type, kind>>(c, extents, plan, stream);
 }

@@ -155,6 +155,7 @@ constexpr int prefill_keys(const PrefillDims& of) {
 // Up to this softcap, in base 2, the weights of bf16 bear all scores against a score of 0: rows need no
 // maximum. f16 has no such range, and beside a sink, which may be far above 0 too, rows keep theirs.
 constexpr float max_bound = 80;
+constexpr bool is_bounded(const Call& c) { return c.softcap_log2e <= max_bound && !c.sink.data; }
 constexpr bool may_be_bounded(PrefillKind kind, Type type) {
   return type == Type::bf16 && (kind == PrefillKind::capped || kind == PrefillKind::masked_capped);
 }

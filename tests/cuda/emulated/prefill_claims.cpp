@@ -110,7 +110,7 @@ Call option_call(std::uint64_t seed) {
   if (option == 1) call.bias = Tensor::random({1, 2, queries, keys}, seed ^ 0xB1A5u, 4, DType::bf16);
   if (option == 2) call.alibi = cases::Slopes{.of_heads = {0.5f, 0.1f}, .align = Align::ends};
   if (option == 3) call.dropout = Dropout{dice.pick<float>({0.1f, 0.9f}), dice.bits()};
-  if (option == 4 || (!is_f16 && option > 0 && dice.one_in(3)))
+  if (option == 4 || (!is_f16 && dice.one_in(3)))
     call.matrices.push_back(
         {cases::random_bools(dice, cases::broadcast_some(dice, full), 3), dice.one_in(2)});
   return call;
