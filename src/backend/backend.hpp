@@ -95,11 +95,11 @@ class Projection {
 
   // x is (batch, heads, length, dim) with heads * dim as wide as the matrix: row (b, t) is the concatenation
   // of its heads. y likewise, so splitting and concatenating heads is only a choice of strides. Any dtype,
-  // any strides; the sum is f32 FMA chains over x's row, or what matrix instructions make of bf16 (O3), then
-  // the bias, then one rounding to y's dtype.
+  // any strides; the sum is f32 FMA chains over x's row, or what matrix instructions make of 16 bits (O3),
+  // then the bias, then one rounding to y's dtype.
   virtual void operator()(const View& x, const MutableView& y) const = 0;
-  // Whether the matrix is bf16 and so is multiplied with an x in bf16 by matrix instructions.
-  virtual bool takes_bf16() const { return false; }
+  // Whether matrix instructions multiply the matrix with an x of this type, which is its own and of 16 bits.
+  virtual bool has_matrix_instructions_for(DType /*x*/) const { return false; }
 };
 
 // What it makes of an x.
@@ -166,8 +166,9 @@ class Backend {
 
   // w is (1, 1, out, in), row after row; bias has `out` entries or none. Both are the CPU's.
   virtual std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const = 0;
-  // The same over a matrix of any strides that is read where it lies, and outlives the projection.
-  virtual std::unique_ptr<const Projection> project_lent(const View&, std::span<const float>) const {
+  // The same over a matrix and a bias, (1, 1, 1, out), in the device's memory, of any strides. The matrix is
+  // read where it lies, and outlives the projection.
+  virtual std::unique_ptr<const Projection> project_lent(const View&, const Optional<View>& /*bias*/) const {
     throw refusal(Error::unsupported, name, ": has no projections over weights that are lent");
   }
   // By projections of this backend, none of which reads what another writes: neighbours of one x share the

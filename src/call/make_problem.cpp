@@ -276,6 +276,7 @@ void place_keys_in_cache(const Inputs& in, Problem& p, const std::optional<Lengt
   if (!in.key_starts.empty())
     throw refusal(Error::value, "key_starts: given, but the cache knows its lengths");
   if (!to_come) begin_reading(p);
+  if (to_come) p.layout = cache::CacheReading(*in.cache).layout();
   const std::int64_t wanted = std::ssize(in.sequences);
   if (in.sequences.empty() && p.batch > 0 && p.reading && p.reading->sequences() != p.batch)
     throw refusal(Error::shape, "cache.sequences: ", p.reading->sequences(), " are not the batch: ", p.batch,
@@ -285,8 +286,9 @@ void place_keys_in_cache(const Inputs& in, Problem& p, const std::optional<Lengt
   for (std::size_t n = 0; n < p.sequences.size(); ++n) {
     Sequence& s = p.sequences[n];
     s.in_cache = in.sequences.empty() ? static_cast<std::int64_t>(n) : in.sequences[n];
-    if (!to_come) p.cached.push_back(p.reading->sequence(s.in_cache));
-    s.keys = to_come ? (*to_come)[n] : p.cached[n].length;
+    // Without its pages as long as tokens are to come: which kernels take the call does not depend on them.
+    p.cached.push_back(to_come ? PagedSequence{nullptr, (*to_come)[n]} : p.reading->sequence(s.in_cache));
+    s.keys = p.cached[n].length;
     if (s.queries > s.keys)
       throw refusal(Error::shape, "q.length: ", s.queries, " queries for batch entry ",
                     static_cast<std::int64_t>(n), " are more than the ", s.keys,
@@ -308,6 +310,7 @@ std::int64_t offset_of(const char* name, std::optional<Align> align, const Probl
 
 void hold_cache(Problem& p) {
   begin_reading(p);
+  p.cached = {};
   for (const Sequence& s : p.sequences) p.cached.push_back(p.reading->sequence(s.in_cache));
 }
 

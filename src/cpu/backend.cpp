@@ -68,8 +68,10 @@ class Cpu final : public Backend {
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return std::make_unique<const CpuProjection>(w, bias, CpuProjection::Ownership::copied);
   }
-  std::unique_ptr<const Projection> project_lent(const View& w, std::span<const float> bias) const override {
-    return std::make_unique<const CpuProjection>(w, bias, CpuProjection::Ownership::lent);
+  std::unique_ptr<const Projection> project_lent(const View& w, const Optional<View>& bias) const override {
+    std::vector<float> offsets(bias ? static_cast<std::size_t>(bias->shape.dim) : 0);
+    if (bias) copy(*bias, {offsets, bias->shape});
+    return std::make_unique<const CpuProjection>(w, offsets, CpuProjection::Ownership::lent);
   }
   void project_all(std::span<const Projected> all) const override { cpu::project_all(all); }
   void add_weight_gradient(const View& x, const View& y, const MutableView& w,

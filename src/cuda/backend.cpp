@@ -137,11 +137,13 @@ class RoleCall {
   // The copy engine numbers lines from the first page in memory.
   void read_pages() {
     const unsigned char *first = nullptr, *last = nullptr;
-    for (const cache::PagedSequence& s : lowered.problem.cached)
+    for (const cache::PagedSequence& s : lowered.problem.cached) {
+      if (!s.table) return;  // tokens are to come
       for (const unsigned char* page : PageDistances::table_of(call, s)) {
         if (!first || page < first) first = page;
         if (page > last) last = page;
       }
+    }
     const std::int64_t lines = (last - first + call.layout.page_bytes()) / Upload::line;
     if (!first || lines > std::numeric_limits<int>::max()) return;
     call.k.data = first, extents.key_rows = lines;
@@ -527,6 +529,10 @@ class Cuda final : public Backend {
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return cuda::project(w, bias);
   }
+  std::unique_ptr<const Projection> project_lent(const View& w, const Optional<View>& bias) const override {
+    return cuda::project_lent(w, bias);
+  }
+  void project_all(std::span<const Projected> all) const override { cuda::project_all(all); }
   void add_weight_gradient(const View& x, const View& y, const MutableView& w,
                            const MutableView& bias) const override {
     cuda::add_weight_gradient(x, y, w, bias);

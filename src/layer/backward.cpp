@@ -225,8 +225,8 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
   const Saved saved{heads.attended.view, heads.log_sum_exp.view};
 
   const Shape merged = heads.attended.view.shape;
-  // In bf16 where all that came before it is, as the forward pass hands on its heads.
-  const DType handed_on = g.out.dtype == DType::bf16 ? heads.attended.view.dtype : DType::f32;
+  // In 16 bits where all that came before it is, as the forward pass hands on its heads.
+  const DType of_heads = heads.attended.view.dtype, handed_on = g.out.dtype == of_heads ? of_heads : DType::f32;
   const Floats d_attended = make_floats(backend, "gradients of the heads", merged, bshd(merged), handed_on);
   const HeadGradients d(backend, call, in, g, heads);
   const Gradients by_heads = d.for_attention(g, d_attended.view);

@@ -52,12 +52,6 @@ void check_lent(const LentMatrix& lent, Device device) {
                   ") is not (1, 1, 1, ", lent.rows, ")");
 }
 
-std::vector<float> floats_of(const Optional<View>& bias) {
-  std::vector<float> floats(bias ? static_cast<std::size_t>(bias->shape.dim) : 0);
-  if (bias) backend_of("config", Device::cpu).copy(*bias, MutableView(floats, bias->shape));
-  return floats;
-}
-
 // One matrix (in, out of all): the stacked ones, transposed.
 std::unique_ptr<const Projection> make_transposed(const Backend& backend,
                                                   const std::vector<const Array*>& stacked) {
@@ -110,7 +104,7 @@ void require_weights(const LayerState& state) {
 Projections LayerState::lend(const LayerViews& w) const {
   const auto make = [&](const LentMatrix& lent) {
     check_lent(lent, config.device);
-    return backend.project_lent(lent.matrix, floats_of(lent.bias));
+    return backend.project_lent(lent.matrix, lent.bias);
   };
   return {.q = make({"weights.w_q", w.w_q, query_width(config), config.model_dim, "weights.b_q", w.b_q}),
           .k = make({"weights.w_k", w.w_k, key_width(config), *config.key_dim, "weights.b_k", w.b_k}),
@@ -140,12 +134,14 @@ const LayerState::WeightGradients& LayerState::gradient_sums() {
 }
 
 DType LayerState::head_type(const Projections& by, const AttentionLayer::Call& call, const LayerInputs& in) {
-  if (call.cache && call.cache->config().type != CacheType::bf16) return DType::f32;
-  for (const View* input : {&in.x, &in.context, &in.value})
-    if (input->dtype != DType::bf16) return DType::f32;
+  const DType type = in.x.dtype;
+  const CacheType of_cache = type == DType::bf16 ? CacheType::bf16 : CacheType::f16;
+  if (call.cache && call.cache->config().type != of_cache) return DType::f32;
+  for (const View* input : {&in.context, &in.value})
+    if (input->dtype != type) return DType::f32;
   for (const auto* projection : {&by.q, &by.k, &by.v, &by.out})
-    if (!(*projection)->takes_bf16()) return DType::f32;
-  return DType::bf16;
+    if (!(*projection)->has_matrix_instructions_for(type)) return DType::f32;
+  return type;
 }
 
 void LayerState::project(const Projections& by, const LayerInputs& in, const Heads& heads) const {

@@ -48,7 +48,8 @@ struct LayerState {
 
   // Of a call's own weights, or throws Error.
   Projections lend(const LayerViews&) const;
-  // bf16 where the inputs, all weights and a cache are and matrix instructions multiply them, else f32.
+  // The type of 16 bits that the inputs, all weights and a cache have, if matrix instructions multiply it;
+  // else f32.
   static DType head_type(const Projections&, const AttentionLayer::Call&, const LayerInputs&);
   // Q, K and V of a call, rotated.
   void project(const Projections&, const LayerInputs&, const Heads&) const;

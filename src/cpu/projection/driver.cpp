@@ -213,7 +213,7 @@ CpuProjection::CpuProjection(const View& w, std::span<const float> offsets, Owne
 void CpuProjection::operator()(const View& x, const MutableView& y) const { project_all({{{*this, x, y}}}); }
 
 const Target& CpuProjection::target_for(DType x) const {
-  return takes_bf16() && x != DType::bf16 ? best_target() : *target_;
+  return target_->only_bf16 && x != DType::bf16 ? best_target() : *target_;
 }
 
 LinearMap CpuProjection::map_for(DType x) const {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 
+#include "cuda/projection/few.cuh"
+#include "cuda/projection/matrix.cuh"
 #include "cuda/projection/projection.cuh"
 
 namespace heed::cuda {
@@ -11,17 +13,59 @@ __global__ void __launch_bounds__(projection_threads) map_linearly(const __grid_
   LinearMapTile(m, memory).run();
 }
 
+__global__ void __launch_bounds__(32 * few_warps) map_few_rows(const __grid_constant__ LinearMap m) {
+  FewRows(m).run();
+}
+
 __global__ void __launch_bounds__(projection_threads) add_gradient(const __grid_constant__ WeightGradient g) {
   __shared__ ProjectionMemory memory;
   WeightGradientTile(g, memory).run();
 }
 
+template <Type type, class Shape>
+__global__ void __launch_bounds__(Shape::threads, 2) map_by_matrix_units(const __grid_constant__ LinearMaps maps) {
+  extern __shared__ unsigned char memory[];
+  const MapTile<Shape> tile(maps, block_index());
+  multiply_by_matrix_units<type, Shape>(tile.map, tile.number, shared_address(memory));
+}
+
+template <Type type, class Shape>
+void launch_matrix_shape(const LinearMaps& maps, Stream stream) {
+  const auto kernel = map_by_matrix_units<type, Shape>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
+        "cudaFuncSetAttribute");
+  kernel<<<static_cast<unsigned>(tiles_of<Shape>(maps)), Shape::threads, Shape::shared_bytes, stream>>>(maps);
+  check(cudaGetLastError(), "cuda: project");
+}
+
+template <Type type>
+void launch_matrix(const LinearMaps& maps, Stream stream) {
+  const std::int64_t rows = maps.map[0].rows;
+  if (rows <= FewRowsShape::rows) return launch_matrix_shape<type, FewRowsShape>(maps, stream);
+  if (rows <= SomeRowsShape::rows) return launch_matrix_shape<type, SomeRowsShape>(maps, stream);
+  if (tiles_of<AllRowsShape>(maps) < device_facts().multiprocessors)
+    return launch_matrix_shape<type, ManyRowsShape>(maps, stream);
+  launch_matrix_shape<type, AllRowsShape>(maps, stream);
+}
+
 }  // namespace
 
-void launch(const LinearMap& m, Stream stream) {
-  if (blocks_of(m) == 0) return;
-  map_linearly<<<static_cast<unsigned>(blocks_of(m)), projection_threads, 0, stream>>>(m);
-  check(cudaGetLastError(), "cuda: project");
+void launch(const LinearMaps& maps, Stream stream) {
+  const LinearMap& first = maps.map[0];
+  if (first.rows == 0) return;
+  const bool has_units = is_for_matrix_units(first.w_type, first.x.tensor.type);
+  if (has_units && device_facts().major == 9) return launch_on_hopper(maps, stream);
+  if (has_units)
+    return first.w_type == Type::bf16 ? launch_matrix<Type::bf16>(maps, stream)
+                                      : launch_matrix<Type::f16>(maps, stream);
+  for (int n = 0; n < maps.count; ++n) {
+    const LinearMap& m = maps.map[n];
+    if (m.rows <= max_few_rows)
+      map_few_rows<<<static_cast<unsigned>(few_blocks(m)), 32 * few_warps, 0, stream>>>(m);
+    else
+      map_linearly<<<static_cast<unsigned>(blocks_of(m)), projection_threads, 0, stream>>>(m);
+    check(cudaGetLastError(), "cuda: project");
+  }
 }
 
 void launch(const WeightGradient& g, Stream stream) {

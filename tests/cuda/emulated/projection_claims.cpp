@@ -10,6 +10,9 @@
 #include "cases/tensor.hpp"
 #include "claims.hpp"
 #include "cuda/lower.hpp"
+#include "cuda/projection/few.cuh"
+#include "cuda/projection/hopper.cuh"
+#include "cuda/projection/matrix.cuh"
 #include "cuda/projection/projection.cuh"
 #include "emulated/fibers.hpp"
 
@@ -54,25 +57,136 @@ void run(const Call& call) {
   emulated::launch(blocks_of(call), projection_threads, [&] { Tile(call, memory).run(); });
 }
 
+LinearMap map_of(const Case& c, const Tensor& x, const Tensor& w, Tensor& y, const std::vector<float>& bias) {
+  return {.x = rows_of(x.view()),
+          .y = rows_of(y.mutable_view()),
+          .rows = c.rows(),
+          .w = w.view().data,
+          .w_type = problem::type_of(c.w),
+          .w_row = w.view().stride.length,
+          .w_step = w.view().stride.dim,
+          .in = c.in(),
+          .out = c.out(),
+          .bias = bias.data(),
+          .y_has_pairs = has_pairs(rows_of(y.view()), c.out())};
+}
+
+std::vector<float> floats_of(const Tensor& bias) {
+  std::vector<float> floats;
+  for (std::int64_t n = 0; n < bias.view().shape.dim; ++n) floats.push_back(bias.at(0, 0, 0, n));
+  return floats;
+}
+
 CLAIM(projections_have_the_bits_of_the_cpu) {
   for (const Case& c : all_cases) {
     const Tensor x = tokens(c, c.in_heads, c.in_dim, 1, c.x),
-                 w = Tensor::random({1, 1, c.out(), c.in()}, 2, 1, c.w),
-                 b = Tensor::random({1, 1, 1, c.out()}, 3);
-    std::vector<float> bias;
-    for (std::int64_t n = 0; n < c.out(); ++n) bias.push_back(b.at(0, 0, 0, n));
+                 w = Tensor::random({1, 1, c.out(), c.in()}, 2, 1, c.w);
+    const std::vector<float> bias = floats_of(Tensor::random({1, 1, 1, c.out()}, 3));
     Tensor wanted = tokens(c, c.out_heads, c.out_dim, 4, c.y), found = wanted;
     (*backend_of("test", Device::cpu).project(w.view(), bias))(x.view(), wanted.mutable_view());
-    run<LinearMapTile>(LinearMap{.x = rows_of(x.view()),
-                                 .y = rows_of(found.mutable_view()),
-                                 .rows = c.rows(),
-                                 .w = w.view().data,
-                                 .w_type = problem::type_of(c.w),
-                                 .in = c.in(),
-                                 .out = c.out(),
-                                 .bias = bias.data()});
+    run<LinearMapTile>(map_of(c, x, w, found, bias));
     expect(found.memory() == wanted.memory(), name_of(c));
+    Tensor of_few = tokens(c, c.out_heads, c.out_dim, 4, c.y);
+    const LinearMap map = map_of(c, x, w, of_few, bias);
+    emulated::launch(few_blocks(map), 32 * few_warps, [&] { FewRows(map).run(); });
+    expect(of_few.memory() == wanted.memory(), name_of(c), ", few rows");
   }
+}
+
+// By matrix units.
+
+template <Type type, class Shape>
+void run_matrix(const LinearMap& map) {
+  std::vector<unsigned char> memory(Shape::shared_bytes, 0xff);  // NaN
+  shared_memory = memory.data();
+  emulated::launch(tiles_of<Shape>(map), Shape::threads,
+                   [&] { multiply_by_matrix_units<type, Shape>(map, block_index(), 0); });
+}
+
+template <Type type, class Shape>
+void run_on_hopper(const LinearMap& map) {
+  std::vector<unsigned char> memory(Shape::shared_bytes, 0xff);
+  shared_memory = memory.data();
+  emulated::launch(tiles_of<Shape>(map), Shape::threads,
+                   [&] { multiply_on_hopper<type, Shape>(map, block_index(), 0); });
+}
+
+// More than a tile of each shape in every direction, and parts of one; stages that are begun; heads inside
+// and outside the length; types of y.
+const std::vector<Case> matrix_cases{{2, 75, 3, 16, 5, 32, DType::bf16, DType::bf16, DType::bf16},
+                                     {1, 5, 1, 528, 1, 8, DType::f16, DType::f16, DType::f16},
+                                     {3, 2, 1, 264, 2, 24, DType::bf16, DType::bf16, DType::f32},
+                                     {1, 133, 2, 32, 1, 65, DType::f16, DType::f16, DType::bf16},
+                                     {1, 1, 1, 8, 1, 1, DType::bf16, DType::bf16, DType::bf16}};
+
+// What a shape of a block's makes of the call, with x and w at these strides.
+template <Type type, class Shape>
+Tensor mapped(const Case& c, const Tensor& x, const Tensor& w, const std::vector<float>& bias, Tensor y) {
+  const LinearMap map = map_of(c, x, w, y, bias);
+  if constexpr (Shape::panel_inputs == 64)
+    run_on_hopper<type, Shape>(map);
+  else
+    run_matrix<type, Shape>(map);
+  return y;
+}
+
+template <Type type, class Few, class Some, class All>
+void expect_matrix_case(const Case& c) {
+  const auto packed = [](std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t dim) {
+    return Strides{length * heads * dim, dim, heads * dim, 1};
+  };
+  const Strides of_x = packed(c.batch, c.in_heads, c.length, c.in_dim),
+                of_y = packed(c.batch, c.out_heads, c.length, c.out_dim);
+  const Tensor x = Tensor::random({c.batch, c.in_heads, c.length, c.in_dim}, 1, 1, c.x).laid_out(of_x),
+               w = Tensor::random({1, 1, c.out(), c.in()}, 2, 1, c.w),
+               y = Tensor::random({c.batch, c.out_heads, c.length, c.out_dim}, 4, 1, c.y).laid_out(of_y);
+  const std::vector<float> bias = floats_of(Tensor::random({1, 1, 1, c.out()}, 3));
+  const Tensor found = mapped<type, All>(c, x, w, bias, y);
+  for (std::int64_t row = 0; row < c.rows(); ++row)
+    for (std::int64_t out = 0; out < c.out(); ++out) {
+      double sum = static_cast<double>(bias[static_cast<std::size_t>(out)]), size = std::abs(sum);
+      for (std::int64_t in = 0; in < c.in(); ++in) {
+        const double product = static_cast<double>(x.at(row / c.length, in / c.in_dim, row % c.length, in % c.in_dim)) *
+                               static_cast<double>(w.at(0, 0, out, in));
+        sum += product, size += std::abs(product);
+      }
+      const double y_found = static_cast<double>(found.at(row / c.length, out / c.out_dim, row % c.length, out % c.out_dim));
+      const double rounding = c.y == DType::f32 ? 0 : c.y == DType::bf16 ? 0x1p-8 : 0x1p-11;
+      // Instructions may cut sums off instead of rounding them.
+      const double bound = rounding * std::abs(sum) + 0x1p-23 * static_cast<double>(c.in() / 8 + 4) * size;
+      expect(std::abs(y_found - sum) <= bound, name_of(c) + ": row " + std::to_string(row) + ", output " + std::to_string(out));
+    }
+  // Neither tiles nor strides change a bit.
+  expect((mapped<type, Few>(c, x, w, bias, y).memory() == found.memory()), name_of(c), ", few rows");
+  expect((mapped<type, Some>(c, x, w, bias, y).memory() == found.memory()), name_of(c), ", some rows");
+  const std::int64_t row = c.in() + 8;
+  const Tensor far_x = x.laid_out({(c.length + 1) * row, c.in_dim, row, 1}),
+               far_w = w.laid_out({0, 0, c.in() + 16, 1});
+  expect((mapped<type, Some>(c, far_x, far_w, bias, y).memory() == found.memory()), name_of(c), ", other strides");
+  const Tensor far_y = mapped<type, Some>(c, x, w, bias, tokens(c, c.out_heads, c.out_dim, 4, c.y));
+  bool is_same = true;
+  for (std::int64_t row = 0; row < c.rows(); ++row)
+    for (std::int64_t out = 0; out < c.out(); ++out) {
+      const std::int64_t b = row / c.length, h = out / c.out_dim, i = row % c.length, d = out % c.out_dim;
+      is_same = is_same && far_y.at(b, h, i, d) == found.at(b, h, i, d);
+    }
+  expect(is_same, name_of(c), ", other strides of y");
+}
+
+CLAIM(projections_by_matrix_units_are_within_their_bound_whatever_tiles_and_strides) {
+  for (const Case& c : matrix_cases)
+    if (c.x == DType::bf16)
+      expect_matrix_case<Type::bf16, FewRowsShape, SomeRowsShape, AllRowsShape>(c);
+    else
+      expect_matrix_case<Type::f16, FewRowsShape, ManyRowsShape, AllRowsShape>(c);
+}
+
+CLAIM(projections_on_hopper_are_within_their_bound_whatever_tiles_and_strides) {
+  for (const Case& c : matrix_cases)
+    if (c.x == DType::bf16)
+      expect_matrix_case<Type::bf16, FewRowsOnHopper, SomeRowsOnHopper, ManyRowsOnHopper>(c);
+    else
+      expect_matrix_case<Type::f16, FewRowsOnHopper, SomeRowsOnHopper, ManyRowsOnHopper>(c);
 }
 
 // What both add to.

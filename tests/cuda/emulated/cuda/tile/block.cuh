@@ -144,6 +144,17 @@ inline void load_matrices_transposed(std::uint32_t (&to)[4], SharedAddress row) 
   for (int n = 0; n < 4; ++n) to[n] = number_of(rows, n, r, c) | number_of(rows, n, r + 1, c) << 16;
 }
 
+// An 8 x 8 matrix that lies in the lanes' registers.
+inline std::uint32_t transposed(std::uint32_t x) {
+  const emulated::Shown rows(&x);
+  const int c = lane_index() / 4, r = lane_index() % 4 * 2;
+  const auto number = [&](int row) {
+    const auto both = *static_cast<const std::uint32_t*>(rows.of(4 * row + c / 2));
+    return both >> c % 2 * 16 & 0xffffu;
+  };
+  return number(r) | number(r + 1) << 16;
+}
+
 // A lane's operands, widened once for all lanes that read them: a product of 16 rows times 8 columns, 16
 // deep, in parts that are 4 deep. An instruction multiplies such a part.
 using FourDeep = double __attribute__((vector_size(32)));
