@@ -226,7 +226,8 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
 
   const Shape merged = heads.attended.view.shape;
   // In 16 bits where all that came before it is, as the forward pass hands on its heads.
-  const DType of_heads = heads.attended.view.dtype, handed_on = g.out.dtype == of_heads ? of_heads : DType::f32;
+  const DType of_heads = heads.attended.view.dtype,
+              handed_on = g.out.dtype == of_heads ? of_heads : DType::f32;
   const Floats d_attended = make_floats(backend, "gradients of the heads", merged, bshd(merged), handed_on);
   const HeadGradients d(backend, call, in, g, heads);
   const Gradients by_heads = d.for_attention(g, d_attended.view);

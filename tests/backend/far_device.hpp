@@ -61,9 +61,7 @@ class FarProjection : public Projection {
  public:
   explicit FarProjection(std::unique_ptr<const Projection> here) : here_(std::move(here)) {}
   void operator()(const View& x, const MutableView& y) const override { (*here_)(near(x), near(y)); }
-  bool has_matrix_instructions_for(DType x) const override {
-    return here_->has_matrix_instructions_for(x);
-  }
+  bool has_matrix_instructions_for(DType x) const override { return here_->has_matrix_instructions_for(x); }
 
  private:
   std::unique_ptr<const Projection> here_;

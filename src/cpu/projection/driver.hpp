@@ -48,9 +48,7 @@ class CpuProjection final : public Projection {
   CpuProjection(const View& w, std::span<const float> bias, Ownership);
 
   void operator()(const View& x, const MutableView& y) const override;
-  bool has_matrix_instructions_for(DType x) const override {
-    return target_->only_bf16 && x == DType::bf16;
-  }
+  bool has_matrix_instructions_for(DType x) const override { return target_->only_bf16 && x == DType::bf16; }
 
   const Target& target_for(DType x) const;
   LinearMap map_for(DType x) const;  // all but its y

@@ -81,13 +81,15 @@ class FewRows {
   HEED_DEVICE void read_inputs(float (&to)[step], std::int64_t at, std::int64_t k) const {
     const Tensor& t = m.x.tensor;
     if (x_is_run)
-      return read_four({t.data, at + k * t.stride.dim, t.stride.dim, t.type, 16 * t.stride.dim}, m.in - k, to);
+      return read_four({t.data, at + k * t.stride.dim, t.stride.dim, t.type, 16 * t.stride.dim}, m.in - k,
+                       to);
 #pragma unroll
     for (int e = 0; e < step; ++e) to[e] = k + e < m.in ? read_at(t, at + column_offset(m.x, k + e)) : 0.0f;
   }
   HEED_DEVICE static void read_four(const Row& row, std::int64_t count, float (&to)[step]) {
     const float* const floats = static_cast<const float*>(row.data) + row.first;
-    if (row.type == Type::f32 && row.step == 1 && count >= step && reinterpret_cast<std::uintptr_t>(floats) % 16 == 0)
+    if (row.type == Type::f32 && row.step == 1 && count >= step &&
+        reinterpret_cast<std::uintptr_t>(floats) % 16 == 0)
       return load4(to, floats);
 #pragma unroll
     for (int e = 0; e < step; ++e) to[e] = e < count ? read(row, e) : 0.0f;
@@ -109,7 +111,7 @@ class FewRows {
   const LinearMap& m;
   std::int64_t first_row, first_out;
   std::int64_t row_at[rows];  // of x
-  bool x_is_run;  // the inputs of a row lie one step apart
+  bool x_is_run;              // the inputs of a row lie one step apart
 };
 
 }  // namespace heed::cuda

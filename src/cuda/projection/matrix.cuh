@@ -28,7 +28,8 @@ class MatrixSums {
   }
 
   HEED_DEVICE void add(SharedAddress stage) {
-    const SharedAddress outs = stage + (first_out() + lane_index() / 4) * Shape::line_bytes + lane_index() % 4 * 16,
+    const SharedAddress outs = stage + (first_out() + lane_index() / 4) * Shape::line_bytes +
+                               lane_index() % 4 * 16,
                         rows = stage + (Shape::outs + first_row() + lane_index() / 4) * Shape::line_bytes +
                                lane_index() % 4 * 16;
 #pragma unroll
@@ -63,7 +64,9 @@ class MatrixSums {
 
  private:
   // In the block's tile, of this warp's.
-  HEED_DEVICE static int first_out() { return thread_index() / 32 % Shape::warps_along_outs * 16 * out_tiles; }
+  HEED_DEVICE static int first_out() {
+    return thread_index() / 32 % Shape::warps_along_outs * 16 * out_tiles;
+  }
   HEED_DEVICE static int first_row() { return thread_index() / 32 / Shape::warps_along_outs * 8 * row_tiles; }
 
   float sums[out_tiles][row_tiles][4];

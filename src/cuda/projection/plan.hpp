@@ -79,8 +79,8 @@ using SomeRowsShape = MatrixShape<2, 1, 1, 4, 4, 4>;
 using ManyRowsShape = MatrixShape<2, 2, 2, 4, 2, 4>;
 using AllRowsShape = MatrixShape<2, 2, 4, 8, 1, 4>;
 
-
-// The same on Hopper, by warpgroups of 64 outputs each. Lines are 64 inputs long, in the swizzle of 128 bytes.
+// The same on Hopper, by warpgroups of 64 outputs each. Lines are 64 inputs long, in the swizzle of 128
+// bytes.
 template <int groups_of_64_outs, int row_count, int stage_panels, int stage_count>
 struct HopperMatrixShape {
   static constexpr int outs = 64 * groups_of_64_outs, rows = row_count, threads = 128 * groups_of_64_outs;
@@ -93,8 +93,8 @@ struct HopperMatrixShape {
     return piece / 8 * panel_bytes + line * line_bytes + (piece % 8 ^ line % 8) * 16;
   }
 };
-// 4096 x 4096 x 4096 take 323 us by the last one, 423 by tiles of 128 outputs x 256 rows, which leave room for
-// four stages; 1 x 4096 x 4096 19 us (H200, November 2026).
+// 4096 x 4096 x 4096 take 323 us by the last one, 423 by tiles of 128 outputs x 256 rows, which leave room
+// for four stages; 1 x 4096 x 4096 19 us (H200, November 2026).
 using FewRowsOnHopper = HopperMatrixShape<1, 32, 2, 8>;
 using SomeRowsOnHopper = HopperMatrixShape<1, 64, 2, 5>;
 using ManyRowsOnHopper = HopperMatrixShape<2, 128, 1, 6>;

@@ -30,11 +30,13 @@ struct PackedRows {
   TokenRows rows;
 
   explicit PackedRows(const View& x) {
-    const std::int64_t all = x.shape.batch * x.shape.length, in = x.shape.heads * x.shape.dim, row = in_pieces(in);
+    const std::int64_t all = x.shape.batch * x.shape.length, in = x.shape.heads * x.shape.dim,
+                       row = in_pieces(in);
     const auto bytes = static_cast<std::size_t>(all * row) * bytes_of(x.dtype);
     memory = take_memory(std::max<std::size_t>(bytes, 1));
     check(cudaMemsetAsync(memory.get(), 0, bytes, nullptr), "cudaMemsetAsync");
-    copy(x, {memory.get(), x.shape, Strides{x.shape.length * row, x.shape.dim, row, 1}, x.dtype, Device::cuda});
+    copy(x,
+         {memory.get(), x.shape, Strides{x.shape.length * row, x.shape.dim, row, 1}, x.dtype, Device::cuda});
     rows = rows_of({memory.get(), {x.shape.batch, 1, x.shape.length, row}, x.dtype, Device::cuda});
   }
 };
@@ -98,9 +100,10 @@ class OnDevice final : public Projection {
 
 // Whether one launch may do both.
 bool is_together(const Projected& a, const Projected& b) {
-  const bool has_same_x = a.x.data == b.x.data && a.x.shape == b.x.shape && a.x.stride == b.x.stride &&
-                          a.x.dtype == b.x.dtype;
-  return has_same_x && a.by.has_matrix_instructions_for(a.x.dtype) == b.by.has_matrix_instructions_for(b.x.dtype);
+  const bool has_same_x =
+      a.x.data == b.x.data && a.x.shape == b.x.shape && a.x.stride == b.x.stride && a.x.dtype == b.x.dtype;
+  return has_same_x &&
+         a.by.has_matrix_instructions_for(a.x.dtype) == b.by.has_matrix_instructions_for(b.x.dtype);
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(projection_threads) add_gradient(const __grid_
 }
 
 template <Type type, class Shape>
-__global__ void __launch_bounds__(Shape::threads, 2) map_by_matrix_units(const __grid_constant__ LinearMaps maps) {
+__global__ void __launch_bounds__(Shape::threads, 2)
+    map_by_matrix_units(const __grid_constant__ LinearMaps maps) {
   extern __shared__ unsigned char memory[];
   const MapTile<Shape> tile(maps, block_index());
   multiply_by_matrix_units<type, Shape>(tile.map, tile.number, shared_address(memory));

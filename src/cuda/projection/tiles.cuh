@@ -54,9 +54,7 @@ class MatrixLoader {
 
  public:
   HEED_DEVICE MatrixLoader(const LinearMap& map, const MatrixTilePlace<Shape>& place)
-      : m(map),
-        first_out(place.first_out + line()),
-        first_row(place.first_row + line()) {
+      : m(map), first_out(place.first_out + line()), first_row(place.first_row + line()) {
 #pragma unroll
     for (int n = 0; n < row_passes; ++n) row_at[n] = row_offset(m.x, first_row + n * lines);
   }
@@ -86,8 +84,8 @@ class MatrixLoader {
   std::int64_t row_at[row_passes];
 };
 
-// Sums as matrix instructions leave them, of tiles of 16 outputs and of 8 rows: a thread has outputs l / 4 and
-// eight further on of rows 2 (l % 4) and the next, where l is its lane.
+// Sums as matrix instructions leave them, of tiles of 16 outputs and of 8 rows: a thread has outputs l / 4
+// and eight further on of rows 2 (l % 4) and the next, where l is its lane.
 template <Type type, int out_tiles, int row_tiles>
 class MatrixResults {
  public:
@@ -113,7 +111,8 @@ class MatrixResults {
         const float bias = out < map.out ? map.bias[out] : 0.0f;
 #pragma unroll
         for (int n = 0; n < row_tiles; ++n)
-          sums[m][n][2 * half] = sums[m][n][2 * half] + bias, sums[m][n][2 * half + 1] = sums[m][n][2 * half + 1] + bias;
+          sums[m][n][2 * half] = sums[m][n][2 * half] + bias,
+                         sums[m][n][2 * half + 1] = sums[m][n][2 * half + 1] + bias;
       }
   }
 
@@ -149,7 +148,7 @@ class MatrixResults {
             const std::int64_t out = first_out + 16 * m + 8 * half + lane_index() / 4;
             if (row < map.rows && out < map.out)
               cuda::write({map.y.tensor.data, at + column_offset(map.y, out), 1, map.y.tensor.type, 16}, 0,
-                    sums[m][n][2 * half + e]);
+                          sums[m][n][2 * half + e]);
           }
       }
   }

@@ -132,11 +132,10 @@ Tensor mapped(const Case& c, const Tensor& x, const Tensor& w, const std::vector
 
 template <Type type, class Few, class Some, class All>
 void expect_matrix_case(const Case& c) {
-  const auto packed = [](std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t dim) {
-    return Strides{length * heads * dim, dim, heads * dim, 1};
+  const auto packed = [&](std::int64_t heads, std::int64_t dim) {
+    return Strides{c.length * heads * dim, dim, heads * dim, 1};
   };
-  const Strides of_x = packed(c.batch, c.in_heads, c.length, c.in_dim),
-                of_y = packed(c.batch, c.out_heads, c.length, c.out_dim);
+  const Strides of_x = packed(c.in_heads, c.in_dim), of_y = packed(c.out_heads, c.out_dim);
   const Tensor x = Tensor::random({c.batch, c.in_heads, c.length, c.in_dim}, 1, 1, c.x).laid_out(of_x),
                w = Tensor::random({1, 1, c.out(), c.in()}, 2, 1, c.w),
                y = Tensor::random({c.batch, c.out_heads, c.length, c.out_dim}, 4, 1, c.y).laid_out(of_y);
@@ -146,15 +145,18 @@ void expect_matrix_case(const Case& c) {
     for (std::int64_t out = 0; out < c.out(); ++out) {
       double sum = static_cast<double>(bias[static_cast<std::size_t>(out)]), size = std::abs(sum);
       for (std::int64_t in = 0; in < c.in(); ++in) {
-        const double product = static_cast<double>(x.at(row / c.length, in / c.in_dim, row % c.length, in % c.in_dim)) *
-                               static_cast<double>(w.at(0, 0, out, in));
+        const double product =
+            static_cast<double>(x.at(row / c.length, in / c.in_dim, row % c.length, in % c.in_dim)) *
+            static_cast<double>(w.at(0, 0, out, in));
         sum += product, size += std::abs(product);
       }
-      const double y_found = static_cast<double>(found.at(row / c.length, out / c.out_dim, row % c.length, out % c.out_dim));
+      const double y_found =
+          static_cast<double>(found.at(row / c.length, out / c.out_dim, row % c.length, out % c.out_dim));
       const double rounding = c.y == DType::f32 ? 0 : c.y == DType::bf16 ? 0x1p-8 : 0x1p-11;
       // Instructions may cut sums off instead of rounding them.
       const double bound = rounding * std::abs(sum) + 0x1p-23 * static_cast<double>(c.in() / 8 + 4) * size;
-      expect(std::abs(y_found - sum) <= bound, name_of(c) + ": row " + std::to_string(row) + ", output " + std::to_string(out));
+      expect(std::abs(y_found - sum) <= bound,
+             name_of(c) + ": row " + std::to_string(row) + ", output " + std::to_string(out));
     }
   // Neither tiles nor strides change a bit.
   expect((mapped<type, Few>(c, x, w, bias, y).memory() == found.memory()), name_of(c), ", few rows");
@@ -162,7 +164,8 @@ void expect_matrix_case(const Case& c) {
   const std::int64_t row = c.in() + 8;
   const Tensor far_x = x.laid_out({(c.length + 1) * row, c.in_dim, row, 1}),
                far_w = w.laid_out({0, 0, c.in() + 16, 1});
-  expect((mapped<type, Some>(c, far_x, far_w, bias, y).memory() == found.memory()), name_of(c), ", other strides");
+  expect((mapped<type, Some>(c, far_x, far_w, bias, y).memory() == found.memory()), name_of(c),
+         ", other strides");
   const Tensor far_y = mapped<type, Some>(c, x, w, bias, tokens(c, c.out_heads, c.out_dim, 4, c.y));
   bool is_same = true;
   for (std::int64_t row = 0; row < c.rows(); ++row)

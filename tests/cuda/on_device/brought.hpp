@@ -67,10 +67,15 @@ class Brought {
     std::size_t bytes;
   };
 
-  // For tensors without gaps.
+  // From the first element to the last.
+  static std::size_t reach(const Shape& n, const Strides& s) {
+    if (n.elements() == 0) return 0;
+    return static_cast<std::size_t>((n.batch - 1) * s.batch + (n.heads - 1) * s.heads +
+                                    (n.length - 1) * s.length + (n.dim - 1) * s.dim + 1);
+  }
   template <class AnyView>
   AnyView moved(AnyView x, void* back_to) {
-    const std::size_t bytes = static_cast<std::size_t>(x.shape.elements()) * bytes_of(x.dtype);
+    const std::size_t bytes = reach(x.shape, x.stride) * bytes_of(x.dtype);
     void* const there = copied(x.data, bytes);
     if (back_to) written_.push_back({there, back_to, bytes});
     x.data = there;
