@@ -221,5 +221,26 @@ TEST(Lowering, the_scale_is_the_one_given_or_one_over_the_root_of_the_dimension)
   }
 }
 
+// A layer chooses the kernel before it appends: what was lowered as arrays of f32 went to the slowest one.
+TEST(Lowering, of_a_call_whose_tokens_are_to_come_is_that_of_the_call_over_the_cache_that_has_them) {
+  for (const CacheType type : {CacheType::f32, CacheType::bf16, CacheType::int8}) {
+    KvCache cache({.batch = 2, .kv_heads = 1, .capacity = 64, .dim = 16, .type = type, .page_size = 16});
+    const std::vector<float> q(2 * 2 * 16), tokens(2 * 20 * 16);
+    std::vector<float> out(q.size());
+    const Inputs inputs{.q = {q, Shape{2, 2, 1, 16}}, .cache = &cache};
+    const Outputs outputs{.out = {out, Shape{2, 2, 1, 16}}};
+    const std::vector<std::int64_t> lengths{20, 20};
+    const Problem to_come = make_problem(inputs, outputs, {}, lengths);
+    cache.append({tokens, Shape{2, 1, 20, 16}}, {tokens, Shape{2, 1, 20, 16}});
+    const Problem there = make_problem(inputs, outputs, {});
+    const problem::LoweredProblem planned(to_come), run(there);
+    ASSERT_TRUE(planned.call.cached && run.call.cached) << name_of(type);
+    for (const std::size_t b : {0u, 1u}) EXPECT_EQ(planned.call.cached[b].length, run.call.cached[b].length);
+    EXPECT_EQ(planned.call.k.type, run.call.k.type) << name_of(type);
+    EXPECT_EQ(planned.call.layout.page_size, run.call.layout.page_size) << name_of(type);
+    EXPECT_EQ(planned.call.layout.is_quantized, run.call.layout.is_quantized) << name_of(type);
+  }
+}
+
 }  // namespace
 }  // namespace heed
