@@ -36,8 +36,36 @@ function draw() {
   drawTour();
 }
 
-buildControls();
-const { version, target } = await startHeed();
-document.getElementById("engine").textContent = `computed in this page by heed ${version} (${target})`;
-onChange(draw);
-readAddress();
+// Printed, the page is light.
+let themeOnScreen;
+function drawIn(theme) {
+  state.theme = theme;
+  draw();
+}
+function drawForPaper() {
+  addEventListener("beforeprint", () => {
+    themeOnScreen = state.theme;
+    drawIn("light");
+  });
+  addEventListener("afterprint", () => drawIn(themeOnScreen));
+}
+
+async function start() {
+  document.documentElement.dataset.theme = state.theme;
+  buildControls();
+  const missing = ["WebAssembly", "DecompressionStream"].filter((name) => !globalThis[name]);
+  if (missing.length) throw new Error(`This page needs ${missing.join(" and ")}, which this browser has not or has switched off.`);
+  const { version, target } = await startHeed();
+  document.getElementById("engine").textContent = `computed in this page by heed ${version} (${target})`;
+  onChange(draw);
+  drawForPaper();
+  readAddress();
+}
+
+// Without heed there is nothing to play with.
+function sayWhyNot(error) {
+  for (const each of document.querySelectorAll("main > section, header button, #engine")) each.hidden = true;
+  Object.assign(document.getElementById("refusal"), { textContent: error.message, hidden: false });
+}
+
+start().catch(sayWhyNot);

@@ -462,3 +462,87 @@ def test_a_link_restores_a_step_of_the_tour_and_what_was_changed_in_it(tab, page
     address = tab.address()
     play(tab, page, address)
     assert tab.text("#tour-title").startswith("7 of") and tab.count("#map .unseen") == 0
+
+
+def before_its_scripts(screen, source):
+    return screen.command("Page.addScriptToEvaluateOnNewDocument", source=source)["identifier"]
+
+
+@pytest.mark.parametrize("name", ["WebAssembly", "DecompressionStream"])
+def test_what_the_browser_lacks_is_said_in_a_sentence(tab, page, name):
+    screen = Screen(tab)
+    screen.resize((390, 844))
+    script = before_its_scripts(screen, f"delete globalThis.{name}")
+    try:
+        tab.driver.get("about:blank")
+        tab.complaints()
+        tab.driver.get(page.as_uri())
+        tab.until(lambda: tab.one("#refusal").is_displayed(), "nothing is said")
+        assert tab.text("#refusal").startswith(f"This page needs {name}, which this browser has not")
+        assert not any(each.is_displayed() for each in tab.all("input, header button, #engine")) and tab.complaints() == []
+    finally:
+        screen.command("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+
+
+def test_without_javascript_the_message_stands_at_the_top_and_nothing_else_can_be_used(tab, page):
+    screen = Screen(tab)
+    screen.resize((390, 844))
+    screen.command("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        tab.driver.get("about:blank")
+        tab.driver.get(page.as_uri())
+        message = tab.one("noscript").rect  # selenium calls it hidden always
+        assert message["height"] > 20 and message["y"] < 80
+        assert not any(each.is_displayed() for each in tab.all("button, input, select"))
+    finally:
+        screen.command("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_printed_it_is_light_and_whole(tab, page):
+    screen = Screen(tab)
+    screen.resize((1400, 900))
+    play(tab, page, "#theme=dark")
+    screen.command("Emulation.setEmulatedMedia", media="print")
+    try:
+        tab.driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+        theme = "return document.documentElement.dataset.theme"
+        assert tab.driver.execute_script(theme) == "light"
+        assert tab.driver.execute_script("return [...document.querySelectorAll('body, main, #steps')].every((e) => e.scrollHeight <= e.clientHeight)")
+        assert tab.driver.execute_script("return document.documentElement.scrollHeight > innerHeight"), "all of it is below each other"
+        tab.driver.execute_script("dispatchEvent(new Event('afterprint'))")
+        assert tab.driver.execute_script(theme) == "dark" and "theme=dark" in tab.address()
+    finally:
+        screen.command("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.parametrize("width", [320, 360])
+def test_on_the_narrowest_screens_words_stay_whole_and_can_be_read(tab, page, width):
+    screen = Screen(tab)
+    screen.resize((width, 740))
+    for address in ("", "#heads=8&dim=16", "#tour=5"):
+        play(tab, page, address)
+        screen.assert_in_order(True, f"{address} at {width}")
+        assert tab.one("h1").rect["height"] < 30 and tab.one("header").rect["height"] < 64
+        sizes = tab.driver.execute_script(
+            "return [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))"
+            ".filter((e) => parseFloat(getComputedStyle(e).fontSize) < 10).map((e) => e.outerHTML.slice(0, 80))"
+        )
+        assert sizes == []
+
+
+def test_the_keyboard_is_left_nowhere_by_the_tour(tab, page):
+    Screen(tab).resize((1400, 900))
+    play(tab, page, "#tour=2")
+    tab.one("#tour-back").click()
+    tab.until(lambda: tab.text("#tour-title").startswith("1"), tab.text("#tour-title"))
+    assert focus(tab) == "tour-next"
+    tab.one("#start-over").click()
+    tab.until(lambda: not tab.one("#tour").is_displayed(), "the tour stays")
+    assert focus(tab) == "start-over"
+
+
+def test_the_sentence_of_the_cache_names_its_mask(tab, page):
+    play(tab, page, "#cached=9")
+    assert tab.text("#cache-check").endswith("under a causal mask, which is not the one chosen here.")
+    tab.choose("#mask", "causal")
+    tab.until(lambda: tab.text("#cache-check").endswith("under a causal mask."), tab.text("#cache-check"))
