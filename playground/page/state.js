@@ -42,7 +42,7 @@ export function onChange(listener) {
 
 // What is left out, in sentences: they stand there until the next change.
 let notes = [];
-export function tell(sentence) {
+function tell(sentence) {
   notes = [sentence];
   renderSoon();
 }

@@ -113,8 +113,11 @@ def test_the_page_of_the_documents_is_this_one_but_for_the_module(page):
 
 
 def test_the_page_of_the_documents_works(tab):
-    play(tab, pathlib.Path(__file__).parents[2] / "docs/playground.html", "#head=0&query=8")
+    root = pathlib.Path(__file__).parents[2]
+    play(tab, root / "docs/playground.html", "#head=0&query=8")
     assert_steps(tab, 8)
+    version = ".".join(re.findall(r"VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", (root / "include/heed/version.hpp").read_text()))
+    assert tab.text("#engine") == f"computed in this page by heed {version} (wasm)", "build the preset wasm, and docs/pictures/make.py makes it again"
     assert tab.complaints() == []
 
 
