@@ -126,7 +126,7 @@ REFUSED = {
     "--out: 'x.npy' is what --input reads": [*LAYER, "--out", "x.npy"],
     "--budget: 0 is less than 1": ["--budget", 0],
     "query_tokens[1]: 10485760 bytes, at most 4096 can be shown": ["--weights", "two.npy", "--tokens", "long.txt"],
-    'query_tokens[0]: "\\xff" is not UTF-8': ["--weights", "two.npy", "--tokens", "bytes.txt"],
+    "--tokens: line 1 of 'bytes.txt' is not UTF-8": ["--weights", "two.npy", "--tokens", "bytes.txt"],
 }
 
 
