@@ -23,15 +23,15 @@ class Page(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.ids, self.links, self.fetched, self.small = collections.Counter(), [], [], []
-        self.around, self.description = {}, ""  # the last <a> or <div> that was opened
+        self.around, self.description = [], ""  # the <a> and <div> that are open
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         values = dict(attributes)
         self.ids.update({values[name] for name in ("id", *["name"] * (tag == "a")) if values.get(name)})
         if tag in ("a", "div"):
-            self.around = values
-        elif tag == "img" and not ("href" in self.around or self.around.get("class") == "drawing-frame"):
+            self.around.append(values)
+        elif tag == "img" and not any("href" in each or each.get("class") == "drawing-frame" for each in self.around):
             self.small.append(values["src"])
         elif tag == "meta" and values.get("name") == "description":
             self.description = values["content"]
@@ -39,6 +39,10 @@ class Page(html.parser.HTMLParser):
             self.links.append(values["href"])
         elif tag in FETCHED and values.get(FETCHED[tag]) and values.get("rel") != "canonical":
             self.fetched.append(values[FETCHED[tag]])
+
+    def handle_endtag(self, tag):
+        if tag in ("a", "div"):
+            self.around.pop()
 
 
 def is_elsewhere(address):

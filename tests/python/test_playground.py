@@ -549,3 +549,22 @@ def test_the_sentence_of_the_cache_names_its_mask(tab, page):
     assert tab.text("#cache-check").endswith("under a causal mask, which is not the one chosen here.")
     tab.choose("#mask", "causal")
     tab.until(lambda: tab.text("#cache-check").endswith("under a causal mask."), tab.text("#cache-check"))
+
+
+def test_a_finger_that_the_browser_takes_for_scrolling_draws_no_more(tab, page):
+    Screen(tab).resize((1400, 900))
+    play(tab, page)
+    tab.one('#tool [data-tool="draw"]').click()
+    tab.until(lambda: tab.count("#map.drawing"), "nothing can be drawn")
+    send = """
+      const cell = document.querySelector(`#map [data-query="${arguments[1]}"][data-key="${arguments[1]}"]`);
+      const { x, y, width, height } = cell.getBoundingClientRect();
+      cell.dispatchEvent(new PointerEvent(arguments[0], { clientX: x + width / 2, clientY: y + height / 2, bubbles: true, pointerType: "touch" }));
+    """
+    tab.driver.execute_script(send, "pointerdown", 0)
+    tab.until(lambda: tab.count("#map .unseen") == 1, "the first cell is not hidden")
+    tab.driver.execute_script(send, "pointercancel", 0)
+    tab.driver.execute_script(send, "pointermove", 3)
+    tab.driver.execute_script(send, "pointerdown", 5)  # what comes after it is drawn
+    tab.until(lambda: tab.count("#map .unseen") >= 2, "nothing is drawn any more")
+    assert tab.count("#map .unseen") == 2 and not tab.count('#map .unseen[data-query="3"]')
