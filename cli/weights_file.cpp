@@ -20,6 +20,8 @@ WeightsFile::WeightsFile(const std::string& flag, const std::string& path, std::
     throw Error(Error::shape,
                 fmt::format("{}: shape {} is not (batch, heads, queries, keys), nor without the first axes",
                             flag, text_of(array.shape)));
+  if (std::ranges::find(array.shape, 0) != array.shape.end())
+    throw Error(Error::shape, fmt::format("{}: shape {} has no weights", flag, text_of(array.shape)));
   std::vector<std::int64_t> axes(4 - rank, 1);
   axes.insert(axes.end(), array.shape.begin(), array.shape.end());
   extents_ = {.batch = axes[0], .queries = axes[2], .keys = axes[3], .heads = axes[1], .kv_heads = axes[1]};

@@ -130,12 +130,16 @@ bool looks_causal(const View& weights) {
   if (length != weights.shape.dim || length < 2) return false;
   const Rows rows{.weights = weights};
   RowReader reader(rows);
+  const auto is_not_zero = [](float w) { return w != 0; };
+  bool is_any = false;  // an array of zeros has no form
   for (std::int64_t h = 0; h < weights.shape.heads; ++h)
     for (std::int64_t i = 0; i < length; ++i) {
-      const std::span<const float> later = reader.weights(h, i).subspan(static_cast<std::size_t>(i + 1));
-      if (std::any_of(later.begin(), later.end(), [](float w) { return w != 0; })) return false;
+      const std::span<const float> row = reader.weights(h, i);
+      const std::span<const float> later = row.subspan(static_cast<std::size_t>(i + 1));
+      if (std::any_of(later.begin(), later.end(), is_not_zero)) return false;
+      is_any = is_any || std::any_of(row.begin(), row.end(), is_not_zero);
     }
-  return true;
+  return is_any;
 }
 
 void for_every_row(const Rows& rows, const UseRow& use) {

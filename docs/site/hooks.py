@@ -2,7 +2,8 @@
 """What mkdocs asks while it builds the site: pages of the reference, and links that leave docs/.
 
 On a code host a page links to `../include/heed/cache.hpp`, and that works there. On the site the same link leads to the
-header's page of the reference, or to a page that shows the file. Drawings become part of the page, and so follow its colours.
+header's page of the reference, or to a page that shows the file. Drawings become part of the page, and so follow its colours;
+charts scroll on narrow screens, and other pictures lead to themselves at their full size.
 """
 
 import pathlib
@@ -18,6 +19,7 @@ from mkdocs.structure.files import File  # noqa: E402
 ROOT = pathlib.Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()([^)\s:]+)(?=\))")
 DRAWING = re.compile(r"^!\[[^\]]*\]\(([^)]+\.svg)\)$", re.MULTILINE)
+PICTURE = re.compile(r"(?<!\[)!\[[^\]]*\]\(([^)]+\.png)\)")
 LANGUAGES = {".hpp": "cpp", ".cpp": "cpp", ".h": "c", ".c": "c", ".py": "python", ".pyi": "python", ".txt": "text"}
 
 
@@ -92,10 +94,10 @@ def on_files(files, config):
 
 
 def drawn(page, found):
-    """A drawing, of the class of that name, without its own style: the site has one for both of its themes."""
+    """A drawing, of the class of that name, without its own style: the site has one for both of its themes. A chart as it is, framed."""
     text = (ROOT / "docs" / posixpath.dirname(page) / found[1]).read_text()
     if 'class="drawing"' not in text:
-        return found[0]
+        return f'<div class="drawing-frame" markdown>\n\n{found[0]}\n\n</div>'
     return '<div class="drawing-frame">' + re.sub(r"<style>.*?</style>|<!--.*?-->|\n", "", text, flags=re.DOTALL) + "</div>"
 
 
@@ -103,13 +105,41 @@ def drawn(page, found):
 BOOSTS = {"start": 2, "performance": 2, "source/": 0.1, "reference/": 0.5}
 
 
+def description_of(markdown):
+    """The first paragraph's sentences, as many as a search engine shows; nothing for a page without one."""
+    code = re.compile(r"```.*?```|<!--.*?-->", re.DOTALL)
+    paragraphs = (" ".join(block.split()) for block in re.split(r"\n\s*\n", code.sub("", markdown)))
+    plain = (re.sub(r"!?\[([^\]]*)\]\([^)]*\)|[`*\\]", r"\1", text) for text in paragraphs if text and text[0] not in "#!<|-")
+    sentences = re.split(r"(?<=[.:]) ", next(plain, ""))
+    shown = sentences[0]
+    for sentence in sentences[1:]:
+        if len(shown) + len(sentence) < 200:
+            shown += f" {sentence}"
+        else:
+            break
+    return shown.removesuffix(":")
+
+
 def on_page_markdown(markdown, page, config, files):
     boost = next((number for begin, number in BOOSTS.items() if page.file.src_uri.startswith(begin)), 1)
     page.meta["search"] = {"boost": boost}
+    if description := description_of(markdown):
+        page.meta["description"] = description
     markdown = DRAWING.sub(lambda found: drawn(page.file.src_uri, found), markdown)
+    markdown = PICTURE.sub(r"[\g<0>](\1)", markdown)
 
     def inside(found):
         target = outside(page.file.src_uri, found[0])
         return relative(page.file.src_uri, page_of(target[0]), target[1]) if target else found[0]
 
     return LINK.sub(inside, markdown)
+
+
+def on_post_build(config):
+    """The playground is one page for itself. Here it has a site around it, so its mark leads there."""
+    path = pathlib.Path(config["site_dir"]) / "playground.html"
+    mark = '<span class="mark" aria-hidden="true"></span>'
+    text = path.read_text()
+    if text.count(mark) != 1:
+        raise ValueError("playground.html has no mark to make a link of")
+    path.write_text(text.replace(mark, '<a class="mark" href="index.html" title="heed" aria-label="heed, the documentation"></a>'))

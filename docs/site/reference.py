@@ -151,6 +151,8 @@ def page_of_entries(name, intro, found):
     taken = set()
     for entry in found:
         anchors = [other for other in entry.names if other not in taken]
+        if entry.names and not anchors:  # an overload far from the first
+            anchors = [next(other for n in range(2, 99) if (other := f"{entry.names[0]}-{n}") not in taken)]
         taken |= set(anchors)
         if entry.names:
             text += f"\n## {title(entry.names)}" + (f" {{ #{anchors[0]} }}\n" if anchors else "\n")

@@ -37,7 +37,7 @@ struct Rows {
 };
 
 // Is every weight above the diagonal exactly 0, as under a causal mask? (1, heads, queries, keys); false
-// unless there are as many queries as keys, and at least two.
+// for zeros alone, and unless there are as many queries as keys, and at least two.
 bool looks_causal(const View& weights);
 
 struct PageOptions {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Caches that fill token by token: the same text under MHA, GQA and MQA, with the bytes that heed counts.
 import { append, attend, makeCaches, sizeOf } from "./heed.js";
-import { cacheTypes, change, kvChoices, state, words } from "./state.js";
+import { cacheTypes, change, kvChoices, maskName, state, words } from "./state.js";
 import { vectorsFor } from "./vectors.js";
 
 const bytes = (count) => `${count.toLocaleString("en")} bytes`;
@@ -58,6 +58,9 @@ function row(name, kvHeads, count, size, most) {
   return line;
 }
 
+// Whoever writes sees no later word, whatever the mask of the map.
+const underCausal = () => `under a causal mask${maskName() === "causal" ? "" : ", which is not the one chosen here"}`;
+
 export function drawCaches(problem) {
   const count = problem.tokens;
   const shown = kinds();
@@ -76,7 +79,7 @@ export function drawCaches(problem) {
     state.cached === 0
       ? "Empty."
       : furthest === 0
-        ? `“${words()[state.cached - 1]}” looks at the keys in the cache. Its result is exactly that of attention over all words at once.`
+        ? `“${words()[state.cached - 1]}” looks at the keys in the cache. Its result is exactly that of attention over all words at once ${underCausal()}.`
         : `“${words()[state.cached - 1]}” looks at the keys in the cache, which are rounded to ${state.cacheType}: its result is up to ${furthest.toPrecision(2)} off.`;
 }
 

@@ -2,8 +2,8 @@
 // What can be chosen: sizes, numbers and masks that need no drawing.
 import { byId } from "../../view/page/dom.js";
 import { glossaryList } from "../../view/page/glossary.js";
-import { asDigits, digitsFor, masks } from "./masks.js";
-import { cacheTypes, change, hiddenPairs, kvChoices, limits, startOver, state, words } from "./state.js";
+import { digitsFor, masks } from "./masks.js";
+import { cacheTypes, change, isFloat, kvChoices, limits, maskName, refuseNumber, startOver, state, words } from "./state.js";
 
 function fill(id, options) {
   byId(id).replaceChildren(
@@ -16,9 +16,9 @@ function fill(id, options) {
   );
 }
 
-function maskName(count) {
-  const digits = asDigits(hiddenPairs(count));
-  return Object.keys(masks).find((name) => masks[name][1] && digitsFor(name, count) === digits) ?? "drawn";
+function changeNumber({ target }) {
+  if (target.validity.badInput || !isFloat(Number(target.value))) refuseNumber(target.value);
+  else change({ [target.id]: target.value });
 }
 
 export function buildControls() {
@@ -27,11 +27,12 @@ export function buildControls() {
   fill("cacheType", cacheTypes.map((name) => [name, name]));
   fill("mask", Object.entries(masks).map(([name, [text]]) => [name, text]));
   for (const id of ["heads", "kvHeads", "dim"]) byId(id).addEventListener("change", () => change({ [id]: Number(byId(id).value) }));
-  for (const id of ["tokens", "scale", "softcap", "cacheType"]) byId(id).addEventListener("change", () => change({ [id]: byId(id).value }));
+  for (const id of ["scale", "softcap"]) byId(id).addEventListener("change", changeNumber);
+  for (const id of ["tokens", "cacheType"]) byId(id).addEventListener("change", () => change({ [id]: byId(id).value }));
   byId("mask").addEventListener("change", () => {
     const name = byId("mask").value;
-    if (masks[name]?.[1]) change({ hidden: digitsFor(name, words().length) });
-    else change({ tool: "draw" });
+    if (masks[name][1]) change({ mask: name, hidden: digitsFor(name, words().length) });
+    else change({ mask: name, tool: "draw" });
   });
   for (const button of byId("tool").children) button.addEventListener("click", () => change({ tool: button.dataset.tool }));
   byId("theme").addEventListener("click", () => change({ theme: state.theme === "dark" ? "light" : "dark" }));
@@ -39,12 +40,12 @@ export function buildControls() {
   byId("start-over").addEventListener("click", startOver);
 }
 
-export function drawControls(count) {
+export function drawControls() {
   const kind = (kv) => (kv === state.heads ? "MHA" : kv === 1 ? "MQA" : "GQA");
   fill("kvHeads", kvChoices(state.heads).map((kv) => [kv, `${kv} (${kind(kv)})`]));
   for (const id of ["tokens", "heads", "kvHeads", "dim", "scale", "softcap", "cacheType"]) byId(id).value = state[id];
   byId("scale").placeholder = (1 / Math.sqrt(state.dim)).toFixed(3);
-  byId("mask").value = maskName(count);
+  byId("mask").value = maskName();
   byId("map").classList.toggle("drawing", state.tool === "draw");
   for (const button of byId("tool").children) button.setAttribute("aria-pressed", String(button.dataset.tool === state.tool));
   document.documentElement.dataset.theme = state.theme;

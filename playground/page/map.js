@@ -4,13 +4,15 @@ import { cssColour, inkOn } from "../../view/page/colour.js";
 import { digitsOf } from "../../view/page/digits.js";
 import { visible } from "../../view/page/visible.js";
 import { asDigits } from "./masks.js";
+import { redraw } from "./redraw.js";
 import { change, hiddenPairs, state, words } from "./state.js";
 import { headKinds } from "./vectors.js";
 
 const box = document.getElementById("map");
 let painting = null; // what dragging does: 1 hides, 0 shows
 
-export const digits = (x) => (Number.isNaN(x) ? "NaN" : x === -Infinity ? "−∞" : x.toFixed(3).replace("-", "−"));
+const plain = (x) => (Math.abs(x) < 1e6 || Number.isNaN(x) ? x.toFixed(3) : Math.abs(x) === Infinity ? String(x).replace("Infinity", "∞") : x.toExponential(2));
+export const digits = (x) => plain(x).replace("-", "−");
 
 function paint(query, key) {
   const count = words().length;
@@ -39,7 +41,7 @@ box.addEventListener("pointermove", (event) => {
   const at = painting !== null && cellAt(event);
   if (at && (at.query !== state.query || at.key !== state.key)) paint(at.query, at.key);
 });
-addEventListener("pointerup", () => (painting = null));
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => (painting = null));
 
 const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 box.addEventListener("keydown", (event) => {
@@ -68,7 +70,7 @@ function drawLegend() {
   document.getElementById("legend-bar").style.background = `linear-gradient(to right, ${stops.join(", ")})`;
 }
 
-function drawMap(found, count) {
+function drawMap(found, hidden, count) {
   const tokens = words().map(visible);
   const label = (text, name) => {
     const cell = document.createElement("span");
@@ -82,7 +84,7 @@ function drawMap(found, count) {
     for (let key = 0; key < count; ++key) {
       const cell = document.createElement("span");
       const weight = found.weights[(state.head * count + query) * count + key];
-      const isHidden = found.masked[(state.head * count + query) * count + key] === -Infinity;
+      const isHidden = hidden[query * count + key] === 1;
       cell.dataset.query = query;
       cell.dataset.key = key;
       cell.className = query === state.query && key === state.key ? "chosen" : query === state.query ? "followed" : "";
@@ -92,24 +94,30 @@ function drawMap(found, count) {
     }
   }
   box.style.gridTemplateColumns = `minmax(2em, auto) repeat(${count}, minmax(0, 1fr))`;
-  box.replaceChildren(...cells);
-  const at = (state.head * count + state.query) * count + state.key;
-  const weight = found.masked[at] === -Infinity ? "hidden" : digitsOf(found.weights[at]);
+  redraw(box, cells);
+  const at = state.query * count + state.key;
+  const weight = hidden[at] ? "hidden by the mask" : digitsOf(found.weights[state.head * count * count + at]);
   document.getElementById("cell").textContent = `“${tokens[state.query]}” (query ${state.query}) looks at “${tokens[state.key]}” (key ${state.key}): ${weight}`;
 }
 
-function thumb(found, count, head) {
+const strip = document.getElementById("strip");
+strip.addEventListener("click", ({ target }) => {
+  const button = target.closest("button");
+  if (button) change({ head: Number(button.dataset.head) });
+});
+
+function thumb(found, hidden, count, head) {
   const button = document.createElement("button");
   button.type = "button";
   button.setAttribute("aria-pressed", String(head === state.head));
   button.title = `Head ${head}: ${headKinds[head % headKinds.length]}`;
   button.setAttribute("aria-label", button.title);
-  button.addEventListener("click", () => change({ head }));
+  button.dataset.head = head;
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = count;
   const pen = canvas.getContext("2d");
   for (let at = 0; at < count * count; ++at) {
-    if (found.masked[head * count * count + at] === -Infinity) continue;
+    if (hidden[at]) continue;
     pen.fillStyle = cssColour(Math.min(1, found.weights[head * count * count + at]), state.theme === "dark");
     pen.fillRect(at % count, Math.floor(at / count), 1, 1);
   }
@@ -117,18 +125,18 @@ function thumb(found, count, head) {
   return button;
 }
 
-export function drawWeights(found) {
+export function drawWeights(found, hidden) {
   const count = words().length;
   const shared = state.heads / state.kvHeads;
   const groups = Array.from({ length: state.kvHeads }, (_, kv) => {
     const group = document.createElement("div");
     group.className = "sharing";
     group.dataset.name = `KV head ${kv}`;
-    group.append(...Array.from({ length: shared }, (_, n) => thumb(found, count, kv * shared + n)));
+    group.append(...Array.from({ length: shared }, (_, n) => thumb(found, hidden, count, kv * shared + n)));
     return group;
   });
-  document.getElementById("strip").replaceChildren(...groups);
+  redraw(strip, groups);
   document.getElementById("head-name").textContent = `of head ${state.head}, which asks for ${headKinds[state.head % headKinds.length]}`;
-  drawMap(found, count);
+  drawMap(found, hidden, count);
   drawLegend();
 }

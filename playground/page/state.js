@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is played with. All of it is in the page's address, so that a link brings it back.
 import { lessons, sentence } from "./lessons.js";
+import { asDigits, digitsFor, masks } from "./masks.js";
 
 export const limits = { tokens: 24, heads: [1, 2, 4, 6, 8], dims: [2, 4, 8, 16], tokenLength: 32 };
 export const cacheTypes = ["f32", "f16", "bf16", "int8"]; // as heed numbers them
@@ -16,6 +17,7 @@ const defaults = {
   scale: "", // heed's own, 1/√dim
   softcap: "", // none
   hidden: "", // a digit for four pairs of query and key; none is hidden where it is empty
+  mask: "", // the rule that was chosen for it; none where it was drawn
   edits: "", // numbers put in by hand: "q.0.3.1:0.5 v.1.2.0:-2" are head, token, place and value
   head: 0,
   query: 4,
@@ -38,19 +40,71 @@ export function onChange(listener) {
   listeners.push(listener);
 }
 
-export const words = () => state.tokens.trim().split(/\s+/).filter(Boolean).slice(0, limits.tokens).map((word) => word.slice(0, limits.tokenLength));
+// What is left out, in sentences: they stand there until the next change.
+let notes = [];
+function tell(sentence) {
+  notes = [sentence];
+  renderSoon();
+}
+
+export const isFloat = (x) => Number.isFinite(Math.fround(x));
+export const refuseNumber = (text) => tell(`${text || "This"} is no number of f32, whose largest is 3.4028235e38: it stays as it was.`);
+
+let split = { tokens: null };
+function splitWords() {
+  if (split.tokens === state.tokens) return split;
+  const all = state.tokens.split(/\s+/).filter(Boolean);
+  const used = all.slice(0, limits.tokens).map((word) => Array.from(word).slice(0, limits.tokenLength).join(""));
+  split = { tokens: state.tokens, used, notes: [] };
+  if (all.length > used.length) split.notes.push(`Only the first ${limits.tokens} of ${all.length} words are used.`);
+  if (used.some((word, n) => word !== all[n])) split.notes.push(`Words are cut after ${limits.tokenLength} characters.`);
+  return split;
+}
+
+export const words = () => splitWords().used;
+export const notices = () => [...splitWords().notes, ...notes].join(" ");
 
 export const kvChoices = (heads) => Array.from({ length: heads }, (_, i) => i + 1).filter((kv) => heads % kv === 0);
 
 // A byte for every query and key, 1 where the key is hidden.
 export function hiddenPairs(count) {
   const pairs = new Uint8Array(count * count);
-  if (state.hidden.length !== Math.ceil(pairs.length / 4)) return pairs;
-  return pairs.map((_, i) => (parseInt(state.hidden[i >> 2], 16) >> (i & 3)) & 1);
+  return state.hidden === "" ? pairs : pairs.map((_, i) => (parseInt(state.hidden[i >> 2], 16) >> (i & 3)) & 1);
 }
 
 // A number as its input writes it; what is none is left out.
-const asNumber = (text) => (text.trim() && Number.isFinite(Number(text)) ? String(Number(text)) : "");
+const asNumber = (text) => (text.trim() && isFloat(Number(text)) ? String(Number(text)) : "");
+
+// The rule by which keys are hidden, or "drawn".
+function ruleOf(count) {
+  if (state.mask && state.mask !== "drawn") return state.mask;
+  const digits = asDigits(hiddenPairs(count));
+  return Object.keys(masks).find((name) => masks[name][1] && digitsFor(name, count) === digits) ?? "drawn";
+}
+export const maskName = () => state.mask || ruleOf(words().length);
+
+// A rule holds for any number of words, a drawn mask for as many as it was drawn for.
+function keepMask(rule, count) {
+  if (count === words().length) return;
+  if (rule === "drawn") notes.push(`The mask drawn by hand is gone: it was one for ${count} words.`);
+  Object.assign(state, rule === "drawn" ? { mask: "", hidden: "" } : { mask: rule === "none" ? state.mask : rule, hidden: digitsFor(rule, words().length) });
+}
+
+// "q.0.3.1:0.5" -> its parts; nothing where that is no number of a vector there is.
+export function parsedEdit(edit) {
+  const [, kind, ...numbers] = /^([qkv])\.(\d+)\.(\d+)\.(\d+):(-?[\d.e+-]+)$/.exec(edit) ?? [];
+  const [head, token, d, value] = numbers.map(Number);
+  const isThere = kind && head < (kind === "q" ? state.heads : state.kvHeads) && token < words().length && d < state.dim;
+  return isThere && isFloat(value) ? { kind, head, token, d, value } : null;
+}
+
+// Of the numbers that an address has for a place the last one counts.
+function keepEdits() {
+  const said = state.edits.split(" ").filter(Boolean);
+  const kept = said.filter(parsedEdit);
+  state.edits = Array.from(new Map(kept.map((edit) => edit.split(":"))), (pair) => pair.join(":")).join(" ");
+  if (kept.length < said.length) notes.push(`Left out of this link: ${said.length - kept.length} of ${said.length} numbers, which no vector here can have.`);
+}
 
 // Whatever was said, what follows from it fits.
 function settle() {
@@ -59,7 +113,9 @@ function settle() {
   if (!limits.dims.includes(state.dim)) state.dim = defaults.dim;
   if (!kvChoices(state.heads).includes(state.kvHeads)) state.kvHeads = state.heads;
   if (!cacheTypes.includes(state.cacheType)) state.cacheType = defaults.cacheType;
-  if (!/^[0-9a-f]*$/.test(state.hidden)) state.hidden = "";
+  if (!/^[0-9a-f]*$/.test(state.hidden) || state.hidden.length !== Math.ceil((count * count) / 4)) state.hidden = "";
+  const isRule = Boolean(masks[state.mask]?.[1]) && digitsFor(state.mask, count) === state.hidden;
+  if (state.mask !== "drawn" && !isRule) state.mask = "";
   for (const name of ["scale", "softcap"]) state[name] = asNumber(state[name]);
   if (!lessons[state.tour - 1]) state.tour = 0;
   if (state.tool !== "draw") state.tool = "follow";
@@ -96,12 +152,15 @@ function writeAddress() {
   }, 120);
 }
 
-// What a mask, edits and cached tokens are of must stay as it is for them to mean anything.
-const outdates = { tokens: ["hidden", "edits", "cached"], dim: ["edits", "cached"], heads: ["edits", "cached"], kvHeads: ["edits", "cached"] };
+// What edits and cached tokens are of must stay as it is for them to mean anything.
+const outdates = { tokens: ["edits", "cached"], dim: ["edits", "cached"], heads: ["edits", "cached"], kvHeads: ["edits", "cached"] };
 
 export function change(changes) {
+  const [count, rule] = [words().length, ruleOf(words().length)];
   const stale = Object.keys(changes).flatMap((name) => outdates[name] ?? []);
+  notes = stale.includes("edits") && state.edits && changes.edits === undefined ? ["The numbers put in by hand are gone: they were those of other vectors."] : [];
   Object.assign(state, Object.fromEntries(stale.map((name) => [name, defaults[name]])), changes);
+  if (changes.tokens !== undefined && changes.hidden === undefined) keepMask(rule, count);
   settle();
   writeAddress();
   renderSoon();
@@ -122,9 +181,12 @@ export function readAddress() {
   const said = new URLSearchParams(location.hash.slice(1));
   Object.assign(state, baseOf(Number(said.get("tour"))));
   for (const [name, value] of said) {
-    if (Object.hasOwn(defaults, name)) state[name] = typeof defaults[name] === "number" ? Number(value) : value.slice(0, 4000);
+    if (Object.hasOwn(defaults, name)) state[name] = typeof defaults[name] === "number" ? Number(value) : value;
   }
+  notes = [];
   settle();
+  keepEdits();
+  if (said.get("hidden") && !state.hidden) notes.push(`Left out of this link: a mask that is not one for ${words().length} words.`);
   renderSoon();
 }
 addEventListener("hashchange", readAddress);

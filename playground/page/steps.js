@@ -5,7 +5,8 @@ import { digitsOf } from "../../view/page/digits.js";
 import { visible } from "../../view/page/visible.js";
 import { lessons } from "./lessons.js";
 import { digits } from "./map.js";
-import { change, state, words } from "./state.js";
+import { redraw } from "./redraw.js";
+import { change, isFloat, refuseNumber, state, words } from "./state.js";
 import { editsWith, placeOf } from "./vectors.js";
 
 function part(name, text = "", kind = "") {
@@ -23,17 +24,25 @@ function inputs(kind, head, token, floats) {
     const input = document.createElement("input");
     input.type = "number";
     input.step = "0.1";
-    input.value = digitsOf(floats[placeOf(head, token, d, words().length)]);
+    input.defaultValue = digitsOf(floats[placeOf(head, token, d, words().length)]);
     input.dataset.place = `${kind}.${head}.${token}.${d}`;
     input.setAttribute("aria-label", `${{ q: "Query", k: "Key", v: "Value" }[kind]} of token ${token}, number ${d}`);
-    input.addEventListener("change", () => {
-      if (Number.isFinite(input.valueAsNumber)) change({ edits: editsWith(kind, head, token, d, input.valueAsNumber) });
-    });
     row.append(input);
   }
   cell.append(row);
   return cell;
 }
+
+const stepsBox = document.getElementById("steps");
+stepsBox.addEventListener("change", ({ target }) => {
+  const text = target.value;
+  if (!isFloat(target.valueAsNumber)) {
+    target.value = target.defaultValue;
+    return refuseNumber(text);
+  }
+  target.value = digitsOf(target.valueAsNumber);
+  return change({ edits: editsWith(target.dataset.place, target.value) });
+});
 
 function numbers(floats) {
   const cell = part("td", "", "vector");
@@ -141,7 +150,7 @@ function totalLine(steps, result, columns) {
   return line;
 }
 
-export function drawSteps(problem, vectors, found) {
+export function drawSteps(problem, vectors, found, hidden) {
   const tokens = words().map(visible);
   const { head, query, dim } = state;
   const steps = stepsOf(found);
@@ -151,7 +160,7 @@ export function drawSteps(problem, vectors, found) {
   const lesson = lessons[state.tour - 1];
   const told = isNarrow.matches && lesson?.keys && tokens.length > Math.max(...lesson.keys) ? lesson.keys : [...tokens.keys()];
   const lines = told.map((key) => {
-    const line = part("tr", "", steps.scores[key] === -Infinity ? "unseen" : "");
+    const line = part("tr", "", hidden[query * tokens.length + key] ? "unseen" : "");
     line.append(rowName(tokens[key]), ...columns.map(({ cell }) => cell(key)));
     return line;
   });
@@ -163,8 +172,7 @@ export function drawSteps(problem, vectors, found) {
   const others = told.length < tokens.length ? [othersLine(tokens.length - told.length, columns)] : [];
   const sums = columns.some(({ name }) => ["power", "weight", "value"].includes(name)) ? [totalLine(steps, result, columns)] : [];
   table.append(askingLine(tokens[query], vectors, columns), headings, ...lines, ...others, ...sums);
-  const box = document.getElementById("steps");
-  box.replaceChildren(table);
-  document.getElementById("sideways").hidden = box.scrollWidth <= box.clientWidth;
+  redraw(stepsBox, [table]);
+  document.getElementById("sideways").hidden = stepsBox.scrollWidth <= stepsBox.clientWidth;
   document.getElementById("query-name").textContent = `“${tokens[query]}” in head ${head}`;
 }

@@ -28,6 +28,7 @@ function bringIntoSight(marked) {
 // After all else is drawn.
 export function drawTour() {
   const lesson = lessons[state.tour - 1];
+  const isHere = byId("tour").contains(document.activeElement) || document.activeElement === document.body;
   byId("tour").hidden = !lesson;
   byId("take-tour").hidden = Boolean(lesson);
   const marked = lesson ? [...document.querySelectorAll(lesson.marks)] : [];
@@ -38,13 +39,13 @@ export function drawTour() {
   shown = state.tour;
   if (!lesson) {
     byId("steps").scrollLeft = 0;
-    byId("take-tour").focus();
+    if (isHere) byId("take-tour").focus();
     return;
   }
   byId("tour-title").textContent = `${state.tour} of ${lessons.length} · ${lesson.title}`;
   byId("tour-words").textContent = lesson.words;
-  byId("tour-back").disabled = state.tour === 1;
+  if (before === 0 || document.activeElement === document.body || (state.tour === 1 && isHere)) byId("tour-next").focus();
+  byId("tour-back").disabled = state.tour === 1; // what is disabled has no keyboard
   byId("tour-next").textContent = state.tour === lessons.length ? "Done" : "Next";
-  if (before === 0 || document.activeElement === document.body) byId("tour-next").focus();
   bringIntoSight(marked);
 }

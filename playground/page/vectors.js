@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vectors of every token. What a head asks for differs from head to head, so that their maps do; any number may be
 // put in by hand. All have two decimals: the numbers shown are the numbers computed with.
-import { state, words } from "./state.js";
+import { parsedEdit, state, words } from "./state.js";
 
 export const headKinds = ["the same word", "the word before", "the first word", "the word after"];
 
@@ -46,11 +46,10 @@ const mean = (vectors) => vectors[0].map((_, d) => vectors.reduce((sum, vector) 
 // Places in the arrays that heed reads: head by head, token by token.
 export const placeOf = (head, token, d, count) => (head * count + token) * state.dim + d;
 
-function withEdits(vectors, count, kvHeads) {
-  for (const edit of state.edits.split(" ")) {
-    const [, kind, head, token, d, value] = /^([qkv])\.(\d+)\.(\d+)\.(\d+):(-?[\d.e+-]+)$/.exec(edit) ?? [];
-    const inside = kind && Number(head) < (kind === "q" ? state.heads : kvHeads) && Number(token) < count && Number(d) < state.dim;
-    if (inside && Number.isFinite(Number(value))) vectors[kind][placeOf(Number(head), Number(token), Number(d), count)] = Number(value);
+function withEdits(vectors, count) {
+  for (const edit of state.edits.split(" ").filter(Boolean)) {
+    const { kind, head, token, d, value } = parsedEdit(edit);
+    vectors[kind][placeOf(head, token, d, count)] = value;
   }
   return vectors;
 }
@@ -68,10 +67,9 @@ export function vectorsFor(kvHeads) {
     k: flat(kvHeads, (kv, place) => mean(all[place].slice(kv * group, (kv + 1) * group).map((each) => each.key))),
     v: flat(kvHeads, (_, place) => wordVector(tokens[place], dim)),
   };
-  return kvHeads === state.kvHeads ? withEdits(vectors, tokens.length, kvHeads) : vectors;
+  return kvHeads === state.kvHeads ? withEdits(vectors, tokens.length) : vectors;
 }
 
-export function editsWith(kind, head, token, d, value) {
-  const place = `${kind}.${head}.${token}.${d}:`;
-  return [...state.edits.split(" ").filter((edit) => edit && !edit.startsWith(place)), `${place}${value}`].join(" ");
+export function editsWith(place, value) {
+  return [...state.edits.split(" ").filter((edit) => edit && !edit.startsWith(`${place}:`)), `${place}:${value}`].join(" ");
 }

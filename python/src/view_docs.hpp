@@ -19,6 +19,6 @@ constexpr const char* png_doc = R"(The bytes of a PNG file.)";
 constexpr const char* svg_doc = R"(The text of an SVG file.)";
 constexpr const char* pdf_doc = R"(The bytes of a PDF file.)";
 constexpr const char* looks_causal_doc =
-    R"(Is every weight above the diagonal exactly 0? weights are (heads, queries, keys).)";
+    R"(Is every weight above the diagonal exactly 0, and not every other too? weights are (heads, queries, keys).)";
 
 }  // namespace heed::python

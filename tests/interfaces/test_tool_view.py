@@ -110,6 +110,7 @@ REFUSED = {
     "--entry: 5 is not below the 2 batch entries of --input": [*LAYER, "--entry", 5],
     "--weights: head 0 gives query 0 the weight 0.3333": ["--weights", "a.npy", "--causal"],
     "--weights: shape (3) is not (batch, heads, queries, keys)": ["--weights", "flat.npy"],
+    "--weights: shape (0, 0) has no weights": ["--weights", "empty.npy"],
     "--weights: i32 numbers are none of f16, bf16, f32, f64": ["--weights", "whole.npy"],
     "--input: i32 numbers are none of f16, bf16, f32, f64": ["--layer", "w.safetensors", "--heads", 4, "--input", "whole.npy"],
     "--causal: means nothing beside --play": ["--play", "--causal"],
@@ -125,7 +126,7 @@ REFUSED = {
     "--out: 'x.npy' is what --input reads": [*LAYER, "--out", "x.npy"],
     "--budget: 0 is less than 1": ["--budget", 0],
     "query_tokens[1]: 10485760 bytes, at most 4096 can be shown": ["--weights", "two.npy", "--tokens", "long.txt"],
-    'query_tokens[0]: "\\xff" is not UTF-8': ["--weights", "two.npy", "--tokens", "bytes.txt"],
+    "--tokens: line 1 of 'bytes.txt' is not UTF-8": ["--weights", "two.npy", "--tokens", "bytes.txt"],
 }
 
 
@@ -135,6 +136,7 @@ def test_bad_input_is_refused_by_a_sentence_and_writes_nothing(tmp_path, sentenc
     np.save(tmp_path / "a.npy", np.full((1, 3, 3), 1 / 3, np.float32))
     np.save(tmp_path / "two.npy", np.full((1, 2, 2), 0.5, np.float32))
     np.save(tmp_path / "flat.npy", np.ones(3, np.float32))
+    np.save(tmp_path / "empty.npy", np.ones((0, 0), np.float32))
     np.save(tmp_path / "whole.npy", np.ones((2, 2), np.int32))
     np.save(tmp_path / "negative.npy", -np.ones((2, 2), np.float32))
     (tmp_path / "w.txt").write_text("a\nb\n")

@@ -67,7 +67,8 @@ class Tab:
     def choose(self, selector, value):
         self.driver.execute_script(
             "const box = document.querySelector(arguments[0]); box.value = arguments[1];"
-            "box.dispatchEvent(new Event('change')); box.dispatchEvent(new Event('input'))", selector, value)  # fmt: skip
+            "box.dispatchEvent(new Event('change', { bubbles: true }));"
+            "box.dispatchEvent(new Event('input', { bubbles: true }))", selector, value)  # fmt: skip
 
     def press(self, *keys):
         from selenium.webdriver import ActionChains

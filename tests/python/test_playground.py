@@ -113,8 +113,11 @@ def test_the_page_of_the_documents_is_this_one_but_for_the_module(page):
 
 
 def test_the_page_of_the_documents_works(tab):
-    play(tab, pathlib.Path(__file__).parents[2] / "docs/playground.html", "#head=0&query=8")
+    root = pathlib.Path(__file__).parents[2]
+    play(tab, root / "docs/playground.html", "#head=0&query=8")
     assert_steps(tab, 8)
+    version = ".".join(re.findall(r"VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", (root / "include/heed/version.hpp").read_text()))
+    assert tab.text("#engine") == f"computed in this page by heed {version} (wasm)", "build the preset wasm, and docs/pictures/make.py makes it again"
     assert tab.complaints() == []
 
 
@@ -218,15 +221,104 @@ def test_hostile_tokens_and_addresses_do_no_harm(tab, page):
     assert tab.complaints() == []
 
 
-def test_numbers_too_large_for_a_float_are_shown_as_what_comes_of_them(tab, page):
-    play(tab, page, "#query=4&head=0&edits=q.0.4.0:1e39+v.0.0.0:1e39&cached=9")
-    cell = tab.one("#map [data-query='4'][data-key='0']")
-    assert cell.text == "NaN" and "NaN" not in tab.text("#cache-check") and "214, 0, 108" in cell.value_of_css_property("background-color")
+def test_scores_that_overflow_are_shown_as_what_comes_of_them(tab, page):
+    play(tab, page, "#query=4&head=0&edits=q.0.4.0:3e38+k.0.0.0:3e38+k.0.1.0:3e38+k.0.2.0:-3e38+v.0.0.0:3e38&cached=9")
+    assert column(tab, 2)[:3] == ["∞", "∞", "−∞"] and (weights(tab)[:3] == [0.5, 0.5, 0]).all() and "NaN" not in tab.text("#cache-check")
+    assert all(len(text) <= 9 for text in column(tab, 2)), column(tab, 2)
     assert not tab.one("#refusal").is_displayed(), tab.text("#refusal")
     for address in ("#scale=abc&softcap=NaN", "#scale=0x10&softcap=+"):
         play(tab, page, address)
         assert tab.text("#steps")
     assert tab.complaints() == []
+
+
+def test_only_what_the_mask_hides_is_called_hidden(tab, page):
+    play(tab, page, "#query=4&head=0&key=1&dim=2&scale=1e30&edits=q.0.4.0:3e38+q.0.4.1:0+k.0.1.0:-3e38")
+    assert "−∞" in column(tab, 2), "no score overflows"
+    assert tab.count(".unseen") == 0 and "hidden" not in tab.text("#cell")
+
+
+@pytest.mark.parametrize("number", ["1e39", "-1e39", ""])
+def test_a_number_that_f32_has_not_is_refused_in_words(tab, page, number):
+    play(tab, page)
+    before = weights(tab), shown_vectors(tab, "k")[2][1]
+    tab.choose('input[data-place="k.0.2.1"]', number)
+    tab.until(lambda: "is no number of f32" in tab.text("#notice"), "nothing is said")
+    assert np.array_equal(weights(tab), before[0]) and shown_vectors(tab, "k")[2][1] == before[1], "the old number is not shown"
+    if number:
+        tab.choose("#scale", number)
+        tab.until(lambda: not tab.one("#scale").get_attribute("value"), "a scale beyond f32 stays")
+        assert number in tab.text("#notice") and np.array_equal(weights(tab), before[0])
+
+
+def focus(tab):
+    return tab.driver.execute_script("const { id, dataset, tagName } = document.activeElement; return id || dataset.place || dataset.head || dataset.tool || tagName")
+
+
+def test_the_keyboard_stays_where_it_was(tab, page):
+    Screen(tab).resize((1400, 900))
+    play(tab, page, "#head=0&query=8")
+    tab.one('input[data-place="k.0.2.1"]').click()
+    tab.driver.execute_script("document.activeElement.select()")
+    tab.press("3.5", "\ue004")  # and on to the next
+    tab.until(lambda: shown_vectors(tab, "k")[2][1] == 3.5 and "3.5" in tab.address(), "the number does not count")
+    assert focus(tab) == "k.0.2.2"
+    tab.press("7", "\ue007")  # it was selected, so this replaces it
+    tab.until(lambda: shown_vectors(tab, "k")[2][2] == 7, "the selection is lost")
+    assert focus(tab) == "k.0.2.2"
+    tab.driver.execute_script("document.querySelector('#strip [data-head=\"2\"]').focus()")
+    tab.press("\ue007")
+    tab.until(lambda: "head 2" in tab.text("#query-name"), "the head is not chosen")
+    assert focus(tab) == "2"
+    tab.one('#tool [data-tool="draw"]').click()
+    tab.until(lambda: tab.count("#map.drawing"), "nothing can be drawn")
+    assert focus(tab) == "draw"
+
+
+def test_a_rule_hides_the_same_of_another_sentence_and_a_drawn_mask_is_dropped_in_words(tab, page):
+    play(tab, page)
+    tab.choose("#mask", "causal")
+    for count in (3, 1, 5):
+        tab.choose("#tokens", " ".join("abcde"[:count]))
+        tab.until(lambda: tab.count("#map .query-name") == count and tab.count("#map .unseen") == count * (count - 1) // 2, f"{count} words are not causal")  # noqa: B023
+        assert tab.one("#mask").get_attribute("value") == "causal" and not tab.one("#notice").is_displayed()
+    tab.one("#map").click()
+    tab.press("x")
+    tab.until(lambda: tab.one("#mask").get_attribute("value") == "drawn", "nothing is drawn")
+    tab.choose("#tokens", "a b c d e f")
+    tab.until(lambda: "The mask drawn by hand is gone" in tab.text("#notice"), "it is dropped in silence")
+    assert tab.count("#map .unseen") == 0
+
+
+def test_a_mask_drawn_by_hand_can_be_begun_from_any_rule(tab, page):
+    for rule in ("none", "causal", "window", "self"):
+        play(tab, page)
+        tab.choose("#mask", rule)
+        tab.choose("#mask", "drawn")
+        tab.until(lambda: tab.count("#map.drawing"), "nothing can be drawn")
+        assert tab.one("#mask").get_attribute("value") == "drawn", rule
+
+
+def test_words_that_are_left_out_are_named_and_none_is_cut_within_a_character(tab, page):
+    play(tab, page)
+    tab.choose("#tokens", " ".join(f"w{n}" for n in range(30)))
+    tab.until(lambda: tab.text("#notice") == "Only the first 24 of 30 words are used.", tab.text("#notice"))
+    tab.choose("#tokens", "x" * 31 + "\U0001f600y")
+    tab.until(lambda: tab.text("#notice") == "Words are cut after 32 characters.", tab.text("#notice"))
+    assert tab.text("#map .key-name") == "x" * 31 + "\U0001f600"
+
+
+def test_a_link_keeps_every_number_that_the_page_can_hold_and_names_those_it_does_not(tab, page):
+    count, heads, dim = 24, 8, 16
+    number = "-1.1754944e-38"  # as long as a float is written
+    edits = "+".join(f"{kind}.{head}.{token}.{d}:{number}" for kind in "qkv" for head in range(heads) for token in range(count) for d in range(dim))
+    address = f"#tokens={'+'.join(f'w{n}' for n in range(count))}&heads={heads}&kvHeads={heads}&dim={dim}&head=7&query=23&edits="
+    play(tab, page, address + edits)
+    assert {np.float32(number)} == {x for kind in "qkv" for row in shown_vectors(tab, kind).values() for x in np.float32(row)}
+    assert not tab.one("#notice").is_displayed()
+    play(tab, page, f"{address}q.7.23.0:1e39+k.8.0.0:1+v.7.0.0:2")
+    assert tab.text("#notice") == "Left out of this link: 2 of 3 numbers, which no vector here can have."
+    assert shown_vectors(tab, "v")[0][0] == 2
 
 
 def test_everything_has_a_name_for_screen_readers(tab, page):
@@ -373,3 +465,106 @@ def test_a_link_restores_a_step_of_the_tour_and_what_was_changed_in_it(tab, page
     address = tab.address()
     play(tab, page, address)
     assert tab.text("#tour-title").startswith("7 of") and tab.count("#map .unseen") == 0
+
+
+def before_its_scripts(screen, source):
+    return screen.command("Page.addScriptToEvaluateOnNewDocument", source=source)["identifier"]
+
+
+@pytest.mark.parametrize("name", ["WebAssembly", "DecompressionStream"])
+def test_what_the_browser_lacks_is_said_in_a_sentence(tab, page, name):
+    screen = Screen(tab)
+    screen.resize((390, 844))
+    script = before_its_scripts(screen, f"delete globalThis.{name}")
+    try:
+        tab.driver.get("about:blank")
+        tab.complaints()
+        tab.driver.get(page.as_uri())
+        tab.until(lambda: tab.one("#refusal").is_displayed(), "nothing is said")
+        assert tab.text("#refusal").startswith(f"This page needs {name}, which this browser has not")
+        assert not any(each.is_displayed() for each in tab.all("input, header button, #engine")) and tab.complaints() == []
+    finally:
+        screen.command("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+
+
+def test_without_javascript_the_message_stands_at_the_top_and_nothing_else_can_be_used(tab, page):
+    screen = Screen(tab)
+    screen.resize((390, 844))
+    screen.command("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        tab.driver.get("about:blank")
+        tab.driver.get(page.as_uri())
+        message = tab.one("noscript").rect  # selenium calls it hidden always
+        assert message["height"] > 20 and message["y"] < 80
+        assert not any(each.is_displayed() for each in tab.all("button, input, select"))
+    finally:
+        screen.command("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_printed_it_is_light_and_whole(tab, page):
+    screen = Screen(tab)
+    screen.resize((1400, 900))
+    play(tab, page, "#theme=dark")
+    screen.command("Emulation.setEmulatedMedia", media="print")
+    try:
+        tab.driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+        theme = "return document.documentElement.dataset.theme"
+        assert tab.driver.execute_script(theme) == "light"
+        assert tab.driver.execute_script("return [...document.querySelectorAll('body, main, #steps')].every((e) => e.scrollHeight <= e.clientHeight)")
+        assert tab.driver.execute_script("return document.documentElement.scrollHeight > innerHeight"), "all of it is below each other"
+        tab.driver.execute_script("dispatchEvent(new Event('afterprint'))")
+        assert tab.driver.execute_script(theme) == "dark" and "theme=dark" in tab.address()
+    finally:
+        screen.command("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.parametrize("width", [320, 360])
+def test_on_the_narrowest_screens_words_stay_whole_and_can_be_read(tab, page, width):
+    screen = Screen(tab)
+    screen.resize((width, 740))
+    for address in ("", "#heads=8&dim=16", "#tour=5"):
+        play(tab, page, address)
+        screen.assert_in_order(True, f"{address} at {width}")
+        assert tab.one("h1").rect["height"] < 30 and tab.one("header").rect["height"] < 64
+        sizes = tab.driver.execute_script(
+            "return [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))"
+            ".filter((e) => parseFloat(getComputedStyle(e).fontSize) < 10).map((e) => e.outerHTML.slice(0, 80))"
+        )
+        assert sizes == []
+
+
+def test_the_keyboard_is_left_nowhere_by_the_tour(tab, page):
+    Screen(tab).resize((1400, 900))
+    play(tab, page, "#tour=2")
+    tab.one("#tour-back").click()
+    tab.until(lambda: tab.text("#tour-title").startswith("1"), tab.text("#tour-title"))
+    assert focus(tab) == "tour-next"
+    tab.one("#start-over").click()
+    tab.until(lambda: not tab.one("#tour").is_displayed(), "the tour stays")
+    assert focus(tab) == "start-over"
+
+
+def test_the_sentence_of_the_cache_names_its_mask(tab, page):
+    play(tab, page, "#cached=9")
+    assert tab.text("#cache-check").endswith("under a causal mask, which is not the one chosen here.")
+    tab.choose("#mask", "causal")
+    tab.until(lambda: tab.text("#cache-check").endswith("under a causal mask."), tab.text("#cache-check"))
+
+
+def test_a_finger_that_the_browser_takes_for_scrolling_draws_no_more(tab, page):
+    Screen(tab).resize((1400, 900))
+    play(tab, page)
+    tab.one('#tool [data-tool="draw"]').click()
+    tab.until(lambda: tab.count("#map.drawing"), "nothing can be drawn")
+    send = """
+      const cell = document.querySelector(`#map [data-query="${arguments[1]}"][data-key="${arguments[1]}"]`);
+      const { x, y, width, height } = cell.getBoundingClientRect();
+      cell.dispatchEvent(new PointerEvent(arguments[0], { clientX: x + width / 2, clientY: y + height / 2, bubbles: true, pointerType: "touch" }));
+    """
+    tab.driver.execute_script(send, "pointerdown", 0)
+    tab.until(lambda: tab.count("#map .unseen") == 1, "the first cell is not hidden")
+    tab.driver.execute_script(send, "pointercancel", 0)
+    tab.driver.execute_script(send, "pointermove", 3)
+    tab.driver.execute_script(send, "pointerdown", 5)  # what comes after it is drawn
+    tab.until(lambda: tab.count("#map .unseen") >= 2, "nothing is drawn any more")
+    assert tab.count("#map .unseen") == 2 and not tab.count('#map .unseen[data-query="3"]')

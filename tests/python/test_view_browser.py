@@ -8,6 +8,7 @@ import pytest
 
 import browser
 import heed
+from screens import Screen
 from test_view import EVIL, causal_weights, random_weights
 
 LENGTH, LAYERS, HEADS = 24, 2, 4
@@ -420,3 +421,55 @@ def test_a_frame_in_a_notebook_draws(tab, tmp_path):
     finally:
         tab.driver.switch_to.default_content()
     assert tab.complaints() == []
+
+
+def test_infinity_is_no_per_cent(tab, tmp_path):
+    weights = causal_weights(1, 6)
+    weights[0, 3, 1] = np.inf
+    heed.view(weights, tokens=WORDS[:6]).save(tmp_path / "infinite.html")
+    open_head(tab, tmp_path / "infinite.html", "#head=0&query=3&key=1")
+    tab.until(lambda: "Infinity" in tab.text("#said"), tab.text("#said"))
+    assert "%" not in tab.text("#said")
+
+
+def test_a_browser_that_cannot_unpack_it_is_told_so(tab, page):
+    screen = Screen(tab)
+    script = screen.command("Page.addScriptToEvaluateOnNewDocument", source="delete globalThis.DecompressionStream")["identifier"]
+    try:
+        tab.driver.get("about:blank")
+        tab.complaints()
+        tab.driver.get(page.as_uri())
+        tab.until(lambda: tab.one("#missing").is_displayed(), "nothing is said")
+        assert not any(each.is_displayed() for each in tab.all("main, #colours, #theme, #help-button")) and tab.complaints() == []
+    finally:
+        screen.command("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+
+
+def test_without_javascript_the_message_stands_at_the_top(tab, page):
+    screen = Screen(tab)
+    screen.command("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        tab.driver.get("about:blank")
+        tab.driver.get(page.as_uri())
+        message = tab.one("noscript").rect  # selenium calls it hidden always
+        assert message["height"] > 20 and message["y"] < 80
+        assert not any(each.is_displayed() for each in tab.all("main, #colours, #theme, #help-button"))
+    finally:
+        screen.command("Emulation.setScriptExecutionDisabled", value=False)
+
+
+@pytest.mark.parametrize("address", ["#theme=dark", "#theme=dark&head=0&query=4", "#theme=dark&head=0&view=table"])
+def test_printed_it_is_light_and_whole(tab, page, address):
+    screen = Screen(tab)
+    tab.open(page, address)
+    screen.command("Emulation.setEmulatedMedia", media="print")
+    try:
+        theme = "return document.documentElement.dataset.theme"
+        tab.driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+        assert tab.driver.execute_script(theme) == "light"
+        cut = "return [...document.querySelectorAll('body, main, #table, .facts, .scroll')].filter((e) => e.checkVisibility() && getComputedStyle(e).overflowY !== 'visible' && e.scrollHeight > e.clientHeight).length"
+        assert tab.driver.execute_script(cut) == 0
+        tab.driver.execute_script("dispatchEvent(new Event('afterprint'))")
+        assert tab.driver.execute_script(theme) == "dark"
+    finally:
+        screen.command("Emulation.setEmulatedMedia", media="")

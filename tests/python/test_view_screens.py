@@ -426,3 +426,29 @@ def test_choosing_a_cell_keeps_the_size_of_the_map(screen, tab, page):
     screen.go("#head=1&query=9&key=4")
     tab.until(lambda: "looks at" in tab.text("#said"), tab.text("#said"))
     assert tab.one("#maps .frame canvas").rect == before
+
+
+def test_on_the_lowest_screen_the_legend_has_room_beside_the_choices(tab, page):
+    screen = Screen(tab)
+    screen.resize((740, 360))
+    for address in ("", "#head=3&query=2&key=2"):
+        settled(tab, page, address)
+        screen.assert_in_order(True, f"{address} at 740x360")
+
+
+def test_a_long_token_in_a_list_leaves_its_number_in_sight(tab, tmp_path):
+    Screen(tab).resize((390, 844))
+    heed.view(causal_weights(1, 6), tokens=["a" * 60] * 6).save(tmp_path / "long.html")
+    tab.open(tmp_path / "long.html", "#head=0&query=5")
+    tab.until(lambda: tab.count("#chosen li small"), "nothing is listed")
+    inside = "return [...document.querySelectorAll('#chosen li')].every((e) => { const n = e.querySelector('small').getBoundingClientRect(), box = e.querySelector('.token').getBoundingClientRect(); return n.width > 0 && n.right <= box.right + 1; })"
+    assert tab.driver.execute_script(inside)
+
+
+def test_the_names_above_the_lines_are_whole_on_a_telephone(tab, page):
+    screen = Screen(tab)
+    screen.resize((360, 740))
+    screen.record_canvases()
+    settled(tab, page, "#head=0&view=lines")
+    written = tab.until(lambda: [each for each in tab.driver.execute_script("return window.written") if each["text"] == "Queries look …"], "the lines have no names")
+    assert all(each["x"] - each["width"] >= 0 for each in written), written[0]

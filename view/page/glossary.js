@@ -8,7 +8,7 @@ const meanings = [
   ["query", "the token that looks, and its numbers that say what it looks for; a row of the map"],
   ["key", "a token that is looked at, and its numbers that say what it is found by; a column of the map"],
   ["weight", "how much a query looks at a key, from 0 to 1; the weights of a row sum to one"],
-  ["softmax", "makes weights of the scores of a row: e to the power of each, divided by the sum of all; every weight is above 0, and they sum to one"],
+  ["softmax", "makes weights of the scores of a row: e to the power of each, divided by the sum of all; no weight is below 0, and they sum to one"],
   ["value", "the numbers that a token holds ready; the result of a query is the sum of all values, each times its weight"],
   ["head", "one set of weights; a layer has several, each looking for something else"],
   ["KV head", "one set of keys and values; query heads may share it, and the fewer KV heads a layer has, the smaller its KV cache"],

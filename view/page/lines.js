@@ -188,7 +188,8 @@ function paintWords(pen, at, { ink, accent, quiet }) {
     pen.textAlign = align;
     pen.font = lineFont(400);
     pen.fillStyle = quiet;
-    pen.fillText(side === "query" ? "Queries look …" : "… at keys", x, 14);
+    const title = side === "query" ? "Queries look …" : "… at keys";
+    pen.fillText(title, align === "right" ? Math.max(x, pen.measureText(title).width + 2) : x, 14); // whole on a narrow screen, too
     for (let n = from.first; n < from.last; ++n) {
       const isChosen = seen?.side === side && seen.n === n;
       pen.font = lineFont(isChosen ? 700 : 400);

@@ -72,4 +72,5 @@ onChange(() => {
   if (isElsewhere) arrive(head);
 });
 addEventListener("resize", renderSoon);
-readAddress();
+if (globalThis.DecompressionStream) readAddress();
+else document.getElementById("missing").hidden = false;

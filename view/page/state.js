@@ -126,6 +126,18 @@ export function readAddress() {
 }
 addEventListener("hashchange", readAddress);
 
+// Printed, the page is light.
+let themeOnScreen;
+function renderIn(theme) {
+  state.theme = theme;
+  render();
+}
+addEventListener("beforeprint", () => {
+  themeOnScreen = state.theme;
+  renderIn("light");
+});
+addEventListener("afterprint", () => renderIn(themeOnScreen));
+
 // The page follows the system from light to dark and back, unless it was told otherwise.
 prefersDark.addEventListener("change", () => {
   const isFollowing = state.theme === defaults.theme;

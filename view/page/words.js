@@ -6,7 +6,8 @@ import { tokensOf } from "./tokens.js";
 import { areWords, asProse, goesOn, shortened, visible } from "./visible.js";
 
 export const percent = (mass) => {
-  if (!(mass > 0)) return mass === 0 ? "0 %" : String(mass);
+  if (mass === 0) return "0 %";
+  if (!(mass > 0 && mass < Infinity)) return String(mass); // no share of anything
   if (mass < 0.0001) return "under 0.01 %";
   return `${(100 * mass).toFixed(mass < 0.01 ? 2 : 1)} %`;
 };

@@ -137,10 +137,11 @@ TEST(Page, stays_below_its_budget) {
 }
 
 TEST(Page, causal_weights_are_told_by_their_zeros) {
-  const std::vector<float> causal = {1, 0, 0.5F, 0.5F}, full = {0.9F, 0.1F, 0.5F, 0.5F};
+  const std::vector<float> causal = {1, 0, 0.5F, 0.5F}, full = {0.9F, 0.1F, 0.5F, 0.5F}, zeros(4);
   EXPECT_TRUE(looks_causal({causal, {.length = 2, .dim = 2}}));
   EXPECT_FALSE(looks_causal({full, {.length = 2, .dim = 2}}));
   EXPECT_FALSE(looks_causal({causal, {.length = 1, .dim = 4}}));
+  EXPECT_FALSE(looks_causal({zeros, {.length = 2, .dim = 2}})) << "what is all zeros shows no mask";
 }
 
 }  // namespace
