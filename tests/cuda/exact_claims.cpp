@@ -176,6 +176,9 @@ struct CachedCase {
 CLAIM(caches_of_every_type_have_the_bits_of_the_cpu) {
   for (const CachedCase& t : {CachedCase{CacheType::f32, 16, 70, 3, 16, 16},
                               {CacheType::f32, 64, 1100, 1, 24, 40},
+                              {CacheType::f32, 32, 2070, 1, 128, 36},
+                              {CacheType::f32, 4096, 2070, 2, 36, 128},
+                              {CacheType::f32, 16, 130, 4, 20, 20},
                               {CacheType::bf16, 32, 300, 2, 64, 64},
                               {CacheType::f16, 16, 90, 5, 33, 17},
                               {CacheType::int8, 16, 280, 2, 32, 32},

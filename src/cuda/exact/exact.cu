@@ -28,11 +28,11 @@ __global__ void __launch_bounds__(long_threads, 1)
   attend_long(c, plan, *reinterpret_cast<ExactLongShared*>(memory));
 }
 
-template <int rows>
+template <int rows, bool paged>
 __global__ void __launch_bounds__(few_threads, 2)
     attend_few_rows(const __grid_constant__ Call c, const __grid_constant__ ExactPlan plan) {
   extern __shared__ __align__(16) unsigned char memory[];
-  ExactFew<rows>(c, plan, *reinterpret_cast<ExactFewShared<rows>*>(memory)).run();
+  ExactFew<rows, paged>(c, plan, *reinterpret_cast<ExactFewShared<rows>*>(memory)).run();
 }
 
 __global__ void __launch_bounds__(Inspection::threads)
@@ -62,10 +62,13 @@ void launch_first(FirstKernel kernel, int threads, const Call& c, const ExactLau
   check(cudaGetLastError(), "cuda.exact: plain rows");
 }
 void launch_first(const Call& c, const ExactLaunch& launch, Stream stream) {
+  const bool paged = launch.few_of_pages;
   if (launch.few == 4)
-    launch_first<ExactFewShared<4>>(attend_few_rows<4>, few_threads, c, launch, stream);
+    launch_first<ExactFewShared<4>>(paged ? attend_few_rows<4, true> : attend_few_rows<4, false>, few_threads,
+                                    c, launch, stream);
   else if (launch.few == 8)
-    launch_first<ExactFewShared<8>>(attend_few_rows<8>, few_threads, c, launch, stream);
+    launch_first<ExactFewShared<8>>(paged ? attend_few_rows<8, true> : attend_few_rows<8, false>, few_threads,
+                                    c, launch, stream);
   else
     launch_first<ExactLongShared>(attend_long_rows, long_threads, c, launch, stream);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exact kernel for few rows, as decoding has them: f32 keys and values as they lie, at most 8 rows that
-// share a KV head, heads of at most 128, masks that are ranges of keys. A block of threads does a chunk of
-// keys, each of its warps a block of keys, by the operations of general.cuh in the same order; the block that
-// arrives last merges the chunks. Rows that f32 cannot finish are left to the general kernel, which follows.
+// The exact kernel for few rows, as decoding has them: f32 keys and values as they lie, in rows or in the
+// pages of a cache, at most 8 rows that share a KV head, heads of at most 128, masks that are ranges of keys.
+// A block of threads does a chunk of keys, each of its warps a block of keys, by the operations of
+// general.cuh in the same order; the block that arrives last merges the chunks. Rows that f32 cannot finish
+// are left to the general kernel, which follows.
 #pragma once
 #include <cstdint>
 
@@ -22,7 +23,7 @@ template <int rows>
 struct ExactFewShared {
   alignas(16) float q[few_dims][rows];
   // (keys, depth); the fours of a key are swizzled by half its number, so that eight keys are read without
-  // conflicts.
+  // conflicts. Of a cache as its pages have them: (keys / 16, depth, 16).
   alignas(16) float stages[few_warps][few_stages][few_keys * few_depth];
   alignas(16) float p[few_warps][block_keys + 8][rows];  // scores, and then weights; the last eight are 0
   float max[few_warps][rows], factor[few_warps][rows];
@@ -40,8 +41,11 @@ struct ExactFewShared {
 // A warp and its block of keys: the scores, with two keys of 64 in every lane, then the weights, and the
 // values under them, with four dimensions in every lane. Keys come through a ring of stages of its own,
 // values straight from memory: it waits for the other warps only once, for the maxima of the blocks before.
-template <int rows>
+template <int rows, bool paged>
 class ExactFewWarp {
+  static constexpr int tile = cache::PageLayout::tile;
+  static_assert(few_depth == 16 && few_keys % tile == 0);
+
  public:
   HEED_DEVICE ExactFewWarp(const Call& call, ExactFewShared<rows>& memory, KeyRange chunk)
       : c(call),
@@ -105,7 +109,9 @@ class ExactFewWarp {
 
   // Piece n: few_depth dimensions of 64 keys, or nothing past the last.
   HEED_DEVICE void load(int first, int n) const {
-    if (n < pieces) {
+    if (paged && n < pieces) {
+      load_from_pages(first, n);
+    } else if (n < pieces) {
       float* const stage = shared.stages[warp][n % few_stages];
       const int d = n % depths * few_depth + lane % 4 * 4;
       const float* const head = static_cast<const float*>(work.first_key);
@@ -120,6 +126,33 @@ class ExactFewWarp {
     commit_copies();
   }
 
+  // Keys of the last tile that nobody sees are whatever the page has: their scores are not used.
+  HEED_DEVICE void load_from_pages(int first, int n) const {
+    float* const stage = shared.stages[warp][n % few_stages];
+    const int d = n % depths * few_depth;
+    const std::int64_t from = block + first + n / depths * few_keys;
+#pragma unroll
+    for (int t = 0; t < few_keys / tile; ++t) {
+      const bool is_there = from + t * tile < seen.end;
+      const std::int64_t j = is_there ? from + t * tile : from;
+      const float* const keys = token_at(j) + c.layout.key_element(j % c.layout.page_size, d);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int four = half * 32 + lane;  // of the tile's, dimension by dimension
+        const bool is_valid = is_there && d + four / 4 < c.dim;
+        copy16(stage + t * tile * few_depth + four * 4, is_valid ? keys + four * 4 : keys, is_valid);
+      }
+    }
+  }
+  // The head's part of the page that has token j.
+  HEED_DEVICE const float* token_at(std::int64_t j) const {
+    return reinterpret_cast<const float*>(head_in_page(c, work.b, work.kv_head, j));
+  }
+
+  HEED_DEVICE static float key_at(const float* stage, int key, int depth) {
+    return stage[(key / tile * few_depth + depth) * tile + key % tile];
+  }
+
   // One dimension after the other.
   HEED_DEVICE void multiply(float (&s)[2][rows], const float* stage, int first_dim) const {
 #pragma unroll
@@ -127,7 +160,12 @@ class ExactFewWarp {
       float y[2][4];
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        load4(y[i], stage + (lane + 32 * i) * few_depth + (piece ^ lane / 2 % 4) * 4);
+        if constexpr (paged) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) y[i][e] = key_at(stage, lane + 32 * i, piece * 4 + e);
+        } else {
+          load4(y[i], stage + (lane + 32 * i) * few_depth + (piece ^ lane / 2 % 4) * 4);
+        }
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float x[rows];
@@ -217,14 +255,18 @@ class ExactFewWarp {
   // Zeros past the last key, and past the last dimension: they change no sum.
   template <int together>
   HEED_DEVICE void read_values(float (&y)[together][4], std::int64_t j) const {
-    const float* from = static_cast<const float*>(work.first_value) + j * c.v.stride.length + lane * 4;
+    const float* const head = static_cast<const float*>(work.first_value);
 #pragma unroll
-    for (int n = 0; n < together; ++n, from += c.v.stride.length) {
+    for (int n = 0; n < together; ++n) {
       if (j + n < seen.end && lane * 4 < c.value_dim)
-        load4(y[n], from);
+        load4(y[n], paged ? value_in_page(j + n) : head + (j + n) * c.v.stride.length + lane * 4);
       else
         y[n][0] = y[n][1] = y[n][2] = y[n][3] = 0;
     }
+  }
+
+  HEED_DEVICE const float* value_in_page(std::int64_t j) const {
+    return token_at(j) + c.layout.values_at() / 4 + c.layout.value_element(j % c.layout.page_size, lane * 4);
   }
 
   const Call& c;
@@ -236,7 +278,7 @@ class ExactFewWarp {
   int depths, pieces = 0;
 };
 
-template <int rows>
+template <int rows, bool paged>
 class ExactFew {
  public:
   using Shared = ExactFewShared<rows>;
@@ -251,7 +293,7 @@ class ExactFew {
     if (!work.has_rows() || !work.has_chunk()) return;
     load_queries();
     sync();
-    ExactFewWarp<rows> warp(c, shared, work.chunks(plan));
+    ExactFewWarp<rows, paged> warp(c, shared, work.chunks(plan));
     warp.score();
     sync();
     warp.add();

@@ -49,6 +49,7 @@ struct ExactLaunch {
   std::int64_t tiles;  // of rows, of all heads and parts of the values
   std::int64_t partial_floats, saved_ends;
   int few;                    // rows of the kernel that goes first, where it is that for few: 4 or 8; else 0
+  bool few_of_pages;          // it reads those of a cache
   std::int64_t first_splits;  // its own
 
   std::int64_t blocks() const { return tiles * plan.splits; }
@@ -73,7 +74,7 @@ inline void plan_first(const Call& c, std::int64_t blocks_at_once, ExactLaunch& 
     launch.few = rows <= 4 ? 4 : 8;
     launch.plan.first_tiles = 1, launch.plan.splits = 1, launch.first_splits = chunks > 1 ? chunks : 1;
     launch.partial_floats = chunks > 1 ? heads * chunks * launch.few * (2 + few_dims) : 0;
-  } else if (launch.plan.splits == 1 && rows > exact_rows && c.dim <= 64 && c.value_dim <= 64 &&
+  } else if (!c.cached && launch.plan.splits == 1 && rows > exact_rows && c.dim <= 64 && c.value_dim <= 64 &&
              2 * heads * tiles >= blocks_at_once) {
     launch.plan.first_tiles = tiles, launch.first_splits = 1;
   }
@@ -97,7 +98,10 @@ inline ExactLaunch plan_exact(const Call& c, std::int64_t blocks_at_once,
   const std::int64_t chunks = parts(c.keys, chunk_keys);
   launch.plan.splits = chunks > 1 && launch.tiles < blocks_at_once ? chunks : 1;
   if (launch.plan.splits > 1) launch.partial_floats = launch.blocks() * exact_rows * (2 + 64 * launch.slabs);
-  if (first != First::never && launch.in_place && only_ranges(c) && !c.drop_below && !c.weights.data)
+  launch.few_of_pages =
+      c.cached && c.k.type == Type::f32 && c.dim % 4 == 0 && c.value_dim % 4 == 0;  // pages lie on 64 bytes
+  const bool is_plain = only_ranges(c) && !c.drop_below && !c.weights.data;
+  if (first != First::never && (launch.in_place || launch.few_of_pages) && is_plain)
     plan_first(c, blocks_at_once, launch);
   if (c.weights.data) launch.saved_ends = c.batch * c.heads * c.queries;
   return launch;

@@ -33,7 +33,10 @@ template <int rows>
 void attend_few(const Call& c, const ExactLaunch& launch) {
   const auto shared = std::make_unique<ExactFewShared<rows>>();
   const ExactPlan plan = launch.first();
-  emulated::launch(launch.first_blocks(c), few_threads, [&] { ExactFew<rows>(c, plan, *shared).run(); });
+  emulated::launch(launch.first_blocks(c), few_threads, [&] {
+    launch.few_of_pages ? ExactFew<rows, true>(c, plan, *shared).run()
+                        : ExactFew<rows, false>(c, plan, *shared).run();
+  });
 }
 
 void attend_long(const Call& c, const ExactLaunch& launch) {
