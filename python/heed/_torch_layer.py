@@ -113,9 +113,11 @@ class AttentionLayer(torch.nn.Module):
             return self._call_frozen(x, context, value, options)
         lent = self._plain_weights(x, context, value, options)
         if isinstance(lent, tuple):
-            drops = self.training and self.dropout > 0.0
-            if drops and options.get("seed") is None:
-                options["seed"] = int(_torch_operators.drawn_seed())
+            drops, seed = self._drops(), options.get("seed")
+            if drops and seed is None:
+                seed = _torch_operators.drawn_seed()
+            if isinstance(seed, torch.Tensor):
+                options["seed"] = _torch_operators.checked_seed(seed).item()
             return self._over_lent_weights(self.dropout if drops else 0.0)(lent, x, context, value, **options)
         for name in _OF_CACHES:
             if options.get(name) is not None:
@@ -215,7 +217,7 @@ class AttentionLayer(torch.nn.Module):
         seed = options.pop("seed", None)
         if seed is not None:
             seed = _torch_operators.checked_seed(seed)
-        if self.training and self.dropout > 0.0:
+        if self._drops():
             options |= {"dropout": self.dropout, "seed": _torch_operators.drawn_seed() if seed is None else seed}
         options["head_map"] = self._made_with["head_map"]
         found = _torch_operators.options_of(options)
@@ -230,6 +232,12 @@ class AttentionLayer(torch.nn.Module):
             results.append(_torch_operators.table(q, k, v, found, asked["scores"]))
         results = results if has_batch else [tensor[0] for tensor in results]
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _drops(self) -> bool:
+        """Whether dropout applies; the attribute may have become anything since the layer was made."""
+        if self.training and not 0.0 <= self.dropout < 1.0:
+            heed.AttentionLayer(1, 1, dropout=self.dropout)  # refuses it
+        return self.training and self.dropout > 0.0
 
     def _projected(self, x: torch.Tensor, context: torch.Tensor, value: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], bool]:
         """(q, k, v) before they are cut into heads, and whether their gradients are better side by side."""

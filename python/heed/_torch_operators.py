@@ -22,7 +22,7 @@ from torch._C import _functorch
 import heed
 from heed import _torch_formula, _torch_projections, _torch_tensors
 
-__all__ = ["Options", "attend", "attend_plainly", "checked_seed", "drawn_seed", "options_of", "table", "text_of", "unit_pairs"]
+__all__ = ["Options", "attend", "attend_plainly", "checked_seed", "drawn_seed", "options_of", "table", "text_of", "unit_pairs", "with_seed"]
 
 _NO_LIMIT = 2**63 - 1  # of a window
 _WORDS_OF_ALIGNMENT = ("starts", "ends")
@@ -175,7 +175,8 @@ def checked_seed(value: Any) -> Tensor:
     if isinstance(value, Tensor) and torch.compiler.is_compiling():
         return value
     try:
-        number = operator.index(value)
+        is_uint64 = isinstance(value, Tensor) and value.dtype == torch.uint64  # whose __index__ has 63 bits
+        number = value.item() if is_uint64 and value.numel() == 1 else operator.index(value)
     except TypeError:
         raise heed.KindError(f"seed: {type(value).__name__} is not an integer") from None
     if not 0 <= number < 2**64:
@@ -199,6 +200,12 @@ def _number(name: str, value: Any) -> Any:
 def drawn_seed() -> Tensor:
     """A seed for heed's dropout out of PyTorch's generator: `torch.manual_seed` makes it repeat."""
     return torch.randint(2**63 - 1, (), device="cpu", dtype=torch.int64)
+
+
+def with_seed(options: Options) -> Options:
+    """A seed of its own for dropout that was given none."""
+    needs_one = options.dropout != 0.0 and options.seed is None
+    return options._replace(seed=drawn_seed()) if needs_one else options
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, *, are_joined: bool = False) -> tuple[Tensor, Tensor]:
