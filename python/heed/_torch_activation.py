@@ -161,6 +161,7 @@ def _scaled_dot_product_attention(
 def _by_heed_or_pytorch(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool, *rest: Any
 ) -> Tensor:
+    query, key, value, attn_mask = map(_torch_tensors.waited, (query, key, value, attn_mask))
     said = (query, key, value, attn_mask, dropout_p, is_causal, *rest)
     try:
         if not torch.compiler.is_dynamo_compiling():
@@ -220,6 +221,7 @@ def _attention_with_weights(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool
 ) -> Tensor:
     """(batch, heads, queries, dim); the weights, (batch, heads, queries, keys), are in _WEIGHTS."""
+    q, k, v, attn_mask = map(_torch_tensors.waited, (q, k, v, attn_mask))
     reason = _reason_for_pytorch({"query": q, "key": k, "value": v, "attn_mask": attn_mask})
     if reason is not None:
         raise heed.Error(reason)

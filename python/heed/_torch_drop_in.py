@@ -81,6 +81,7 @@ def observed(
     enable_gqa: bool,
 ) -> torch.Tensor:
     """The drop-in where somebody listens, or a tensor is not plain memory."""
+    query, key, value, attn_mask = map(_torch_tensors.waited, (query, key, value, attn_mask))
     named = {"query": query, "key": key, "value": value}
     is_traced = _torch_tensors.is_traced()
     are_tensors = all(isinstance(tensor, torch.Tensor) for tensor in named.values())

@@ -106,6 +106,7 @@ class AttentionLayer(torch.nn.Module):
         applies, with a seed from PyTorch's generator unless one is given. Weights that are returned have gradients; scores have
         none.
         """
+        x, context, value = map(_torch_tensors.waited, (x, context, value))
         for name, tensor in (("x", x), ("context", context), ("value", value)):
             if tensor is not None and not hasattr(tensor, "__torch_function__") or tensor is None and name == "x":
                 raise heed.KindError(f"{name}: {type(tensor).__name__} is not a torch.Tensor")
@@ -197,6 +198,7 @@ class AttentionLayer(torch.nn.Module):
         options: dict[str, Any],
     ) -> Any:
         """The same call with the projections as modules, each operation one that PyTorch knows."""
+        options = {name: _torch_tensors.waited(value) for name, value in options.items()}
         _torch_tensors.check_kinds({"x": x, "context": context, "value": value} | options)
         if x.dtype == torch.float64:
             raise heed.KindError("x.dtype: float64 is none of float32, float16, bfloat16; pass x.float()")

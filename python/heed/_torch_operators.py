@@ -142,7 +142,7 @@ def _anchored(value: Any) -> tuple[Any, str | None]:
 
 def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
-        return value
+        return _torch_tensors.waited(value)
     dtype = torch.float32 if name in _FLOATS and isinstance(value, (list, tuple)) else None
     try:
         made = torch.as_tensor(value, dtype=dtype, device="cpu")
@@ -213,6 +213,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, *, are_joined: boo
 
     are_joined: the heads of q, k and v are the columns of projections of one x, and so are those of their gradients, side by side.
     """
+    q, k, v = map(_torch_tensors.waited, (q, k, v))  # a projection of a rank may hand on such
     arrays = (q, k, v, *options.tensors.values())
     if _torch_tensors.is_unwatched(arrays):
         return _attention(q, k, v, options)

@@ -67,6 +67,7 @@ def attention(
     >>> q.grad.shape
     torch.Size([1, 4, 5, 8])
     """
+    q, k, v = map(_torch_tensors.waited, (q, k, v))
     if has_torch_function_variadic(q, k, v):
         return handle_torch_function(attention, (q, k, v), q, k, v, layout=layout, return_lse=return_lse, **options)
     found = _torch_operators.with_seed(_torch_operators.options_of(options))
