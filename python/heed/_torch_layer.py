@@ -173,6 +173,8 @@ class AttentionLayer(torch.nn.Module):
         if _torch_tensors.is_traced():
             return "is for plain tensors, and a compiler or tracer looks on"
         modules = [getattr(self, name) for name in _PROJECTIONS]
+        if not _torch_tensors.is_autocast(x):
+            _refuse_other_types(modules, x, context, value)
         for name, module in zip(_PROJECTIONS, modules, strict=True):
             more = _more_than_linear(module)
             if more:
@@ -365,6 +367,10 @@ def _more_than_linear(module: torch.nn.Module) -> str:
     """Why a projection must be called rather than read; empty where nothing of it would be lost."""
     if type(module) is not torch.nn.Linear:
         return f"it is a {type(module).__name__}"
+    if getattr(torch.nn.Linear.forward, "__globals__", None) is not vars(torch.nn.modules.linear):
+        return "nn.Linear.forward is patched"
+    if torch.nn.functional.linear is not torch._C._nn.linear:
+        return "F.linear is patched"
     own = module.__dict__
     if "forward" in own:
         return "it has a forward of its own"
@@ -377,6 +383,21 @@ def _more_than_linear(module: torch.nn.Module) -> str:
     if own.get("_compiled_call_impl") is not None:
         return "it is compiled"
     return ""
+
+
+def _refuse_other_types(
+    modules: list[torch.nn.Module], x: torch.Tensor, context: torch.Tensor | None, value: torch.Tensor | None
+) -> None:
+    """What nn.Linear refuses, in one sentence whoever listens; a projection that is more says itself what it takes."""
+    inputs = [("x", x)]  # of q, k and v
+    for name, tensor in (("context", context), ("value", value)):
+        inputs.append(inputs[-1] if tensor is None else (name, tensor))
+    inputs.append(("x", x))  # as attention leaves it
+    for projection, module, (name, tensor) in zip(_PROJECTIONS, modules, inputs, strict=True):
+        if type(module) is not torch.nn.Linear or module.weight.dtype == tensor.dtype or _more_than_linear(module):
+            continue
+        if tensor.dtype != torch.float64:  # which no layer takes
+            _torch_refusals.refuse_type_of_input(name, tensor, f"{projection}.weight", module.weight)
 
 
 def _refuse_more_than_linear(name: str, module: torch.nn.Module) -> None:
