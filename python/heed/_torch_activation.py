@@ -48,7 +48,8 @@ def activate() -> None:
     """Makes unmodified programs compute `F.scaled_dot_product_attention` and `nn.MultiheadAttention` with heed.
 
     On the CPU, and on CUDA devices in a build with CUDA. Holds for the whole process until `deactivate()`; a second call changes
-    nothing. Programs that took the function itself before (`from torch.nn.functional import scaled_dot_product_attention`) keep
+    nothing. PyTorch's fused inference path is off meanwhile, and with it nested tensors into `nn.MultiheadAttention` and what is made of
+    it; `torch.backends.mha.set_fastpath_enabled(True)` brings both back. Programs that took the function itself before (`from torch.nn.functional import scaled_dot_product_attention`) keep
     PyTorch's. What heed refuses (nested tensors, transforms of torch.func, float64 on a GPU) is computed by PyTorch, and the logger
     "heed.torch" says so once for each reason. `sdpa_kernel()`, which chooses among PyTorch's kernels, chooses nothing here.
 
@@ -240,9 +241,12 @@ def _attention_with_weights(
 
 
 _SIGNATURE = inspect.signature(_PYTORCHS_LAYER)
-_WITHOUT_WEIGHTS = types.FunctionType(
-    _PYTORCHS_LAYER.__code__, vars(F) | {"scaled_dot_product_attention": _attention_with_weights}
-)
+
+
+def _without_weights(**said: Any) -> tuple[Tensor, None]:
+    """PyTorch's own function with that attention, and with whatever else lies in F by now: `linear` may be somebody else's."""
+    names = vars(F) | {"scaled_dot_product_attention": _attention_with_weights}
+    return types.FunctionType(_PYTORCHS_LAYER.__code__, names)(**said)
 
 
 @functools.wraps(_PYTORCHS_LAYER)
@@ -258,7 +262,7 @@ def _multi_head_attention_forward(*args: Any, **keywords: Any) -> tuple[Tensor, 
     if said["attn_mask"] is not None:
         said["is_causal"] = False  # a hint, which PyTorch takes only where nobody asks for the weights
     try:
-        out, _ = _WITHOUT_WEIGHTS(**said | {"need_weights": False})
+        out, _ = _without_weights(**said | {"need_weights": False})
     except (heed.Error, _torch_tensors.NotComputed) as refusal:
         out_and_weights = _PYTORCHS_LAYER(*args, **keywords)
         _log(str(refusal))
@@ -281,3 +285,5 @@ _HEEDS = {
     "scaled_dot_product_attention": _scaled_dot_product_attention,
     "multi_head_attention_forward": _multi_head_attention_forward,
 }
+if getattr(_PYTORCHS_LAYER, "__globals__", None) is not vars(F):  # somebody else's since before heed was imported, with no way to PyTorch's
+    del _HEEDS["multi_head_attention_forward"]

@@ -254,6 +254,20 @@ def test_what_heed_refuses_is_computed_by_pytorch_and_logged_once(tensors, reaso
     assert [record.getMessage() for record in caplog.records] == [f"computed by PyTorch: {reason}"]
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_modules_take_nested_tensors_where_the_fast_path_is_on_again():
+    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+    x = torch.nested.nested_tensor([draw(3, 16), draw(6, 16)])
+    with torch.no_grad():
+        expected = encoder(x)
+        with heed.torch.activated():
+            with pytest.raises(AssertionError, match="get_fastpath_enabled"):
+                encoder(x)
+            torch.backends.mha.set_fastpath_enabled(True)
+            found = encoder(x)
+    assert all(torch.equal(a, b) for a, b in zip(found.unbind(), expected.unbind(), strict=True))
+
+
 def test_multihead_attention_in_float64_is_pytorchs():
     torch.manual_seed(8)
     module = torch.nn.MultiheadAttention(16, 4).double().eval()
