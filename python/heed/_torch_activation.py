@@ -230,8 +230,8 @@ def _attention_with_weights(
         q, k, v, attn_mask = map(_torch_tensors.as_autocast_says, (q, k, v, attn_mask))
     said: dict[str, Any] = {"bias": attn_mask, "causal": "starts" if is_causal else None}
     if dropout_p != 0.0:
-        said |= {"dropout": dropout_p, "seed": _torch_operators.drawn_seed()}
-    options = _torch_operators.options_of(said)
+        said["dropout"] = dropout_p
+    options = _torch_operators.with_seed(_torch_operators.options_of(said))
     if _torch_tensors.is_unwatched((q, k, v, *options.tensors.values())):
         out, _WEIGHTS.found = heed.attention(q, k, v, return_weights=True, **options.keywords())
     else:

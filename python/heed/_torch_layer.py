@@ -222,9 +222,9 @@ class AttentionLayer(torch.nn.Module):
         if seed is not None:
             seed = _torch_operators.checked_seed(seed)
         if self._drops():
-            options |= {"dropout": self.dropout, "seed": _torch_operators.drawn_seed() if seed is None else seed}
+            options |= {"dropout": self.dropout, "seed": seed}
         options["head_map"] = self._made_with["head_map"]
-        found = _torch_operators.options_of(options)
+        found = _torch_operators.with_seed(_torch_operators.options_of(options))
         attended, lse = _torch_operators.attend(q, k, v, found, are_joined=are_joined)
         results = [self.o_proj(attended.transpose(1, 2).flatten(2))]
         if asked["weights"]:

@@ -203,7 +203,7 @@ def drawn_seed() -> Tensor:
 
 
 def with_seed(options: Options) -> Options:
-    """A seed of its own for dropout that was given none."""
+    """A seed for dropout that was given none. Nobody looks at it, so that a tracer may draw another at every run."""
     needs_one = options.dropout != 0.0 and options.seed is None
     return options._replace(seed=drawn_seed()) if needs_one else options
 
