@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 from torch.nn.modules import module as hooks
 
 import heed
@@ -18,6 +19,7 @@ __all__ = ["AttentionLayer"]
 # What a call over a cache has, and one that autograd records does not.
 _OF_CACHES = ("cache", "sequences", "counts", "out")
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_NAMES_OF_LINEAR, _LINEAR = vars(torch.nn.modules.linear), torch._C._nn.linear  # by which PyTorch's own are known
 _CHOICES = ("model_dim", "heads", "kv_heads", "head_dim", "value_dim", "key_dim", "rotary", "head_map", "value_head_dim")
 
 
@@ -173,13 +175,13 @@ class AttentionLayer(torch.nn.Module):
         if _torch_tensors.is_traced():
             return "is for plain tensors, and a compiler or tracer looks on"
         modules = [getattr(self, name) for name in _PROJECTIONS]
-        if not _torch_tensors.is_autocast(x):
-            _refuse_other_types(modules, x, context, value)
         for name, module in zip(_PROJECTIONS, modules, strict=True):
             more = _more_than_linear(module)
             if more:
                 return f"{name} must be a plain nn.Linear for it, and {more}"
         weights = (*(module.weight for module in modules), *(module.bias for module in modules))
+        if not _torch_tensors.is_autocast(x):
+            _refuse_other_types(weights[:4], x, context, value)
         for name, weight, shape in zip(_PROJECTIONS, weights, self._shapes, strict=False):
             if weight.shape != shape:  # a rank's share, or fewer heads
                 return f"{name}.weight must be {shape} for it, and is {tuple(weight.shape)}"
@@ -367,9 +369,9 @@ def _more_than_linear(module: torch.nn.Module) -> str:
     """Why a projection must be called rather than read; empty where nothing of it would be lost."""
     if type(module) is not torch.nn.Linear:
         return f"it is a {type(module).__name__}"
-    if getattr(torch.nn.Linear.forward, "__globals__", None) is not vars(torch.nn.modules.linear):
+    if getattr(torch.nn.Linear.forward, "__globals__", None) is not _NAMES_OF_LINEAR:
         return "nn.Linear.forward is patched"
-    if torch.nn.functional.linear is not torch._C._nn.linear:
+    if functional.linear is not _LINEAR:
         return "F.linear is patched"
     own = module.__dict__
     if "forward" in own:
@@ -386,18 +388,14 @@ def _more_than_linear(module: torch.nn.Module) -> str:
 
 
 def _refuse_other_types(
-    modules: list[torch.nn.Module], x: torch.Tensor, context: torch.Tensor | None, value: torch.Tensor | None
+    weights: tuple[torch.Tensor, ...], x: torch.Tensor, context: torch.Tensor | None, value: torch.Tensor | None
 ) -> None:
-    """What nn.Linear refuses, in one sentence whoever listens; a projection that is more says itself what it takes."""
-    inputs = [("x", x)]  # of q, k and v
-    for name, tensor in (("context", context), ("value", value)):
-        inputs.append(inputs[-1] if tensor is None else (name, tensor))
-    inputs.append(("x", x))  # as attention leaves it
-    for projection, module, (name, tensor) in zip(_PROJECTIONS, modules, inputs, strict=True):
-        if type(module) is not torch.nn.Linear or module.weight.dtype == tensor.dtype or _more_than_linear(module):
-            continue
-        if tensor.dtype != torch.float64:  # which no layer takes
-            _torch_refusals.refuse_type_of_input(name, tensor, f"{projection}.weight", module.weight)
+    """What nn.Linear refuses, in one sentence whoever listens."""
+    of_keys = ("x", x) if context is None else ("context", context)
+    of_values = of_keys if value is None else ("value", value)
+    for projection, weight, (name, tensor) in zip(_PROJECTIONS, weights, (("x", x), of_keys, of_values, ("x", x)), strict=True):
+        if weight.dtype != tensor.dtype != torch.float64:  # which no layer takes
+            _torch_refusals.refuse_type_of_input(name, tensor, f"{projection}.weight", weight)
 
 
 def _refuse_more_than_linear(name: str, module: torch.nn.Module) -> None:
@@ -427,7 +425,7 @@ def _rotation_in_operations(x: torch.Tensor, dim: int, rotary: heed.Rotary) -> t
     angles = _torch_formula.counted(x).double()[:, None] * frequencies
     cos, sin = torch.cos(angles).float(), torch.sin(angles).float()
     pairs = torch.cat([cos, sin], -1) if rotary.pairs == "halves" else torch.stack([cos, sin], -1).flatten(-2)
-    return torch.nn.functional.pad(pairs, (0, dim - rotated), value=1.0)[None]
+    return functional.pad(pairs, (0, dim - rotated), value=1.0)[None]
 
 
 def _positions(name: str, given: Any, x: torch.Tensor) -> torch.Tensor:
