@@ -29,18 +29,27 @@ from heed import _torch_drop_in, _torch_operators, _torch_tensors
 __all__ = ["activate", "activated", "deactivate"]
 
 _LOGGER = logging.getLogger("heed.torch")
-_LOCK = threading.Lock()
-_PYTORCHS = {name: getattr(F, name) for name in ("scaled_dot_product_attention", "multi_head_attention_forward")}
+_PYTORCHS_LAYER = inspect.unwrap(F.multi_head_attention_forward)
 _NO_TORCH_FUNCTIONS = (Tensor.__torch_function__, torch.nn.Parameter.__torch_function__)
 _reasons_logged: set[str] = set()
-_had_fast_path: bool | None = None  # before activate(); None while heed is not active
+
+_LOCK = threading.Lock()
+_is_asked_for = False  # by activate()
+_blocks = 0  # of activated(), in all threads
+_is_active = False
+_had_fast_path = True  # before heed was active
+_before: dict[str, Any] = {}  # what F had there, for deactivate()
+_left: dict[str, Any] = {}  # what was laid over heed's functions, and stayed when heed left
+# What heed's functions are while heed is not active: what F had before anybody could hold one of heed's, which may not call itself.
+_beneath: dict[str, Any] = {}
 
 
 def activate() -> None:
     """Makes unmodified programs compute `F.scaled_dot_product_attention` and `nn.MultiheadAttention` with heed.
 
     On the CPU, and on CUDA devices in a build with CUDA. Holds for the whole process until `deactivate()`; a second call changes
-    nothing. Programs that took the function itself before (`from torch.nn.functional import scaled_dot_product_attention`) keep
+    nothing. PyTorch's fused inference path is off meanwhile, and with it nested tensors into `nn.MultiheadAttention` and what is made of
+    it; `torch.backends.mha.set_fastpath_enabled(True)` brings both back. Programs that took the function itself before (`from torch.nn.functional import scaled_dot_product_attention`) keep
     PyTorch's. What heed refuses (nested tensors, transforms of torch.func, float64 on a GPU) is computed by PyTorch, and the logger
     "heed.torch" says so once for each reason. `sdpa_kernel()`, which chooses among PyTorch's kernels, chooses nothing here.
 
@@ -51,29 +60,29 @@ def activate() -> None:
     torch.Size([1, 2, 4, 8])
     >>> heed.torch.deactivate()
     """
-    global _had_fast_path
+    global _is_asked_for
     with _LOCK:
-        if _had_fast_path is None:
-            _had_fast_path = torch.backends.mha.get_fastpath_enabled()
-            _put_in_place(_HEEDS, fast_path=False)
+        _is_asked_for = True
+        _come_or_leave()
 
 
 def deactivate() -> None:
-    """Gives PyTorch its own functions back. Without `activate()` before it, nothing happens.
+    """Puts back what was there before `activate()`. Without that, nothing happens; who is in a with statement of `activated()` keeps heed.
+
+    A function that somebody has laid over heed's since stays where it is; what it calls is then what was there before heed.
 
     >>> import torch, heed.torch
     >>> heed.torch.deactivate()
     """
-    global _had_fast_path
+    global _is_asked_for
     with _LOCK:
-        if _had_fast_path is not None:
-            _put_in_place(_PYTORCHS, fast_path=_had_fast_path)
-            _had_fast_path = None
+        _is_asked_for = False
+        _come_or_leave()
 
 
 @contextmanager
 def activated() -> Iterator[None]:
-    """`activate()` for the time of a with statement, in all threads. Where heed was active before, it stays so.
+    """`activate()` for the time of a with statement, in all threads. Where heed was active before, or is in another thread, it stays so.
 
     >>> import torch, heed.torch
     >>> with heed.torch.activated():
@@ -81,19 +90,52 @@ def activated() -> Iterator[None]:
     >>> weights.shape
     torch.Size([1, 3, 3])
     """
-    was_active = _had_fast_path is not None
-    activate()
+    _count_blocks(1)
     try:
         yield
     finally:
-        if not was_active:
-            deactivate()
+        _count_blocks(-1)
 
 
-def _put_in_place(functions: dict[str, Any], *, fast_path: bool) -> None:
-    for name, function in functions.items():
+def _count_blocks(more: int) -> None:
+    global _blocks
+    with _LOCK:
+        _blocks += more
+        _come_or_leave()
+
+
+def _come_or_leave() -> None:
+    """Under the lock: heed is active as long as anybody holds it."""
+    global _is_active, _had_fast_path
+    is_wanted = _is_asked_for or _blocks > 0
+    if is_wanted == _is_active:
+        return
+    _is_active = is_wanted
+    if is_wanted:
+        _had_fast_path = torch.backends.mha.get_fastpath_enabled()
+        _lay_over()
+    else:
+        _take_away()
+    torch.backends.mha.set_fastpath_enabled(False if is_wanted else _had_fast_path)
+
+
+def _lay_over() -> None:
+    for name, function in _HEEDS.items():
+        found = getattr(F, name)
+        if found is function or found is _left.get(name):  # which has heed's beneath it
+            continue
+        _before[name] = found
+        _beneath.setdefault(name, found)
         setattr(F, name, function)
-    torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+def _take_away() -> None:
+    for name, function in _HEEDS.items():
+        found = getattr(F, name)
+        if found is function:
+            setattr(F, name, _before[name])
+        else:
+            _left[name] = found
 
 
 def _scaled_dot_product_attention(
@@ -111,12 +153,16 @@ def _scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     else:  # which torch.jit.script does not read
+        if not _is_active:
+            beneath = _beneath["scaled_dot_product_attention"]
+            return beneath(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return _by_heed_or_pytorch(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
 def _by_heed_or_pytorch(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool, *rest: Any
 ) -> Tensor:
+    query, key, value, attn_mask = map(_torch_tensors.waited, (query, key, value, attn_mask))
     said = (query, key, value, attn_mask, dropout_p, is_causal, *rest)
     try:
         if not torch.compiler.is_dynamo_compiling():
@@ -176,6 +222,7 @@ def _attention_with_weights(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool
 ) -> Tensor:
     """(batch, heads, queries, dim); the weights, (batch, heads, queries, keys), are in _WEIGHTS."""
+    q, k, v, attn_mask = map(_torch_tensors.waited, (q, k, v, attn_mask))
     reason = _reason_for_pytorch({"query": q, "key": k, "value": v, "attn_mask": attn_mask})
     if reason is not None:
         raise heed.Error(reason)
@@ -183,8 +230,8 @@ def _attention_with_weights(
         q, k, v, attn_mask = map(_torch_tensors.as_autocast_says, (q, k, v, attn_mask))
     said: dict[str, Any] = {"bias": attn_mask, "causal": "starts" if is_causal else None}
     if dropout_p != 0.0:
-        said |= {"dropout": dropout_p, "seed": _torch_operators.drawn_seed()}
-    options = _torch_operators.options_of(said)
+        said["dropout"] = dropout_p
+    options = _torch_operators.with_seed(_torch_operators.options_of(said))
     if _torch_tensors.is_unwatched((q, k, v, *options.tensors.values())):
         out, _WEIGHTS.found = heed.attention(q, k, v, return_weights=True, **options.keywords())
     else:
@@ -193,27 +240,31 @@ def _attention_with_weights(
     return out
 
 
-_SIGNATURE = inspect.signature(_PYTORCHS["multi_head_attention_forward"])
-_WITHOUT_WEIGHTS = types.FunctionType(
-    _PYTORCHS["multi_head_attention_forward"].__code__, vars(F) | {"scaled_dot_product_attention": _attention_with_weights}
-)
+_SIGNATURE = inspect.signature(_PYTORCHS_LAYER)
 
 
-@functools.wraps(_PYTORCHS["multi_head_attention_forward"])
+def _without_weights(**said: Any) -> tuple[Tensor, None]:
+    """PyTorch's own function with that attention, and with whatever else lies in F by now: `linear` may be somebody else's."""
+    names = vars(F) | {"scaled_dot_product_attention": _attention_with_weights}
+    return types.FunctionType(_PYTORCHS_LAYER.__code__, names)(**said)
+
+
+@functools.wraps(_PYTORCHS_LAYER)
 def _multi_head_attention_forward(*args: Any, **keywords: Any) -> tuple[Tensor, Tensor | None]:
-    pytorchs = _PYTORCHS["multi_head_attention_forward"]
+    if not _is_active:
+        return _beneath["multi_head_attention_forward"](*args, **keywords)
     bound = _SIGNATURE.bind(*args, **keywords)
     bound.apply_defaults()
     said = bound.arguments
     tensors = [argument for argument in said.values() if isinstance(argument, Tensor)]
     if not said["need_weights"] or torch.jit.is_tracing() or has_torch_function_variadic(*tensors) or 1.0 == said["dropout_p"]:
-        return pytorchs(*args, **keywords)
+        return _PYTORCHS_LAYER(*args, **keywords)
     if said["attn_mask"] is not None:
         said["is_causal"] = False  # a hint, which PyTorch takes only where nobody asks for the weights
     try:
-        out, _ = _WITHOUT_WEIGHTS(**said | {"need_weights": False})
+        out, _ = _without_weights(**said | {"need_weights": False})
     except (heed.Error, _torch_tensors.NotComputed) as refusal:
-        out_and_weights = pytorchs(*args, **keywords)
+        out_and_weights = _PYTORCHS_LAYER(*args, **keywords)
         _log(str(refusal))
         return out_and_weights
     weights, _WEIGHTS.found = _WEIGHTS.found, None
@@ -223,10 +274,16 @@ def _multi_head_attention_forward(*args: Any, **keywords: Any) -> tuple[Tensor, 
 
 
 # The names by which torch.jit.script and torch.compile find what a wrapper stands for: they see PyTorch's function.
-_multi_head_attention_forward.__original_fn = _PYTORCHS["multi_head_attention_forward"]
+_multi_head_attention_forward.__original_fn = _PYTORCHS_LAYER
 _multi_head_attention_forward.__script_if_tracing_wrapper = True
+
+# By which context_parallel and its kind put their own in its place.
+for _attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
+    setattr(_scaled_dot_product_attention, _attribute, getattr(torch._C._nn.scaled_dot_product_attention, _attribute))
 
 _HEEDS = {
     "scaled_dot_product_attention": _scaled_dot_product_attention,
     "multi_head_attention_forward": _multi_head_attention_forward,
 }
+if getattr(_PYTORCHS_LAYER, "__globals__", None) is not vars(F):  # somebody else's since before heed was imported, with no way to PyTorch's
+    del _HEEDS["multi_head_attention_forward"]

@@ -81,6 +81,7 @@ def observed(
     enable_gqa: bool,
 ) -> torch.Tensor:
     """The drop-in where somebody listens, or a tensor is not plain memory."""
+    query, key, value, attn_mask = map(_torch_tensors.waited, (query, key, value, attn_mask))
     named = {"query": query, "key": key, "value": value}
     is_traced = _torch_tensors.is_traced()
     are_tensors = all(isinstance(tensor, torch.Tensor) for tensor in named.values())
@@ -114,7 +115,7 @@ def observed(
         raise heed.Error("attn_mask: Explicit attn_mask should not be set when is_causal=True")
     options: dict[str, Any] = {"scale": scale, "causal": causal}
     if dropout_p != 0.0:
-        options |= {"dropout": dropout_p, "seed": _torch_operators.drawn_seed()}
+        options["dropout"] = dropout_p
     if not torch.jit.is_tracing():
         return _in_four_axes((query, key, value), attn_mask, options, shares_heads=enable_gqa)
     with warnings.catch_warnings():  # which axes broadcast is part of a trace, as it is of PyTorch's own
@@ -152,7 +153,7 @@ def _in_four_axes(
     if mask is not None:
         mask = _expanded(mask[(None,) * (axes - mask.ndim)], batch, axes)
         options["keep" if mask.dtype == torch.bool else "bias"] = mask
-    out, _ = _torch_operators.attend(q, k, v, _torch_operators.options_of(options))
+    out, _ = _torch_operators.attend(q, k, v, _torch_operators.with_seed(_torch_operators.options_of(options)))
     return out if rank == 4 else out.reshape((batch + out.shape[1:])[axes - rank :])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 from torch.nn.modules import module as hooks
 
 import heed
@@ -18,6 +19,7 @@ __all__ = ["AttentionLayer"]
 # What a call over a cache has, and one that autograd records does not.
 _OF_CACHES = ("cache", "sequences", "counts", "out")
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_NAMES_OF_LINEAR, _LINEAR = vars(torch.nn.modules.linear), torch._C._nn.linear  # by which PyTorch's own are known
 _CHOICES = ("model_dim", "heads", "kv_heads", "head_dim", "value_dim", "key_dim", "rotary", "head_map", "value_head_dim")
 
 
@@ -106,6 +108,7 @@ class AttentionLayer(torch.nn.Module):
         applies, with a seed from PyTorch's generator unless one is given. Weights that are returned have gradients; scores have
         none.
         """
+        x, context, value = map(_torch_tensors.waited, (x, context, value))
         for name, tensor in (("x", x), ("context", context), ("value", value)):
             if tensor is not None and not hasattr(tensor, "__torch_function__") or tensor is None and name == "x":
                 raise heed.KindError(f"{name}: {type(tensor).__name__} is not a torch.Tensor")
@@ -113,9 +116,11 @@ class AttentionLayer(torch.nn.Module):
             return self._call_frozen(x, context, value, options)
         lent = self._plain_weights(x, context, value, options)
         if isinstance(lent, tuple):
-            drops = self.training and self.dropout > 0.0
-            if drops and options.get("seed") is None:
-                options["seed"] = int(_torch_operators.drawn_seed())
+            drops, seed = self._drops(), options.get("seed")
+            if drops and seed is None:
+                seed = _torch_operators.drawn_seed()
+            if isinstance(seed, torch.Tensor):
+                options["seed"] = _torch_operators.checked_seed(seed).item()
             return self._over_lent_weights(self.dropout if drops else 0.0)(lent, x, context, value, **options)
         for name in _OF_CACHES:
             if options.get(name) is not None:
@@ -175,6 +180,8 @@ class AttentionLayer(torch.nn.Module):
             if more:
                 return f"{name} must be a plain nn.Linear for it, and {more}"
         weights = (*(module.weight for module in modules), *(module.bias for module in modules))
+        if not _torch_tensors.is_autocast(x):
+            _refuse_other_types(weights[:4], x, context, value)
         for name, weight, shape in zip(_PROJECTIONS, weights, self._shapes, strict=False):
             if weight.shape != shape:  # a rank's share, or fewer heads
                 return f"{name}.weight must be {shape} for it, and is {tuple(weight.shape)}"
@@ -195,6 +202,7 @@ class AttentionLayer(torch.nn.Module):
         options: dict[str, Any],
     ) -> Any:
         """The same call with the projections as modules, each operation one that PyTorch knows."""
+        options = {name: _torch_tensors.waited(value) for name, value in options.items()}
         _torch_tensors.check_kinds({"x": x, "context": context, "value": value} | options)
         if x.dtype == torch.float64:
             raise heed.KindError("x.dtype: float64 is none of float32, float16, bfloat16; pass x.float()")
@@ -215,10 +223,10 @@ class AttentionLayer(torch.nn.Module):
         seed = options.pop("seed", None)
         if seed is not None:
             seed = _torch_operators.checked_seed(seed)
-        if self.training and self.dropout > 0.0:
-            options |= {"dropout": self.dropout, "seed": _torch_operators.drawn_seed() if seed is None else seed}
+        if self._drops():
+            options |= {"dropout": self.dropout, "seed": seed}
         options["head_map"] = self._made_with["head_map"]
-        found = _torch_operators.options_of(options)
+        found = _torch_operators.with_seed(_torch_operators.options_of(options))
         attended, lse = _torch_operators.attend(q, k, v, found, are_joined=are_joined)
         results = [self.o_proj(attended.transpose(1, 2).flatten(2))]
         if asked["weights"]:
@@ -230,6 +238,12 @@ class AttentionLayer(torch.nn.Module):
             results.append(_torch_operators.table(q, k, v, found, asked["scores"]))
         results = results if has_batch else [tensor[0] for tensor in results]
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _drops(self) -> bool:
+        """Whether dropout applies; the attribute may have become anything since the layer was made."""
+        if self.training and not 0.0 <= self.dropout < 1.0:
+            heed.AttentionLayer(1, 1, dropout=self.dropout)  # refuses it
+        return self.training and self.dropout > 0.0
 
     def _projected(self, x: torch.Tensor, context: torch.Tensor, value: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], bool]:
         """(q, k, v) before they are cut into heads, and whether their gradients are better side by side."""
@@ -355,6 +369,10 @@ def _more_than_linear(module: torch.nn.Module) -> str:
     """Why a projection must be called rather than read; empty where nothing of it would be lost."""
     if type(module) is not torch.nn.Linear:
         return f"it is a {type(module).__name__}"
+    if getattr(torch.nn.Linear.forward, "__globals__", None) is not _NAMES_OF_LINEAR:
+        return "nn.Linear.forward is patched"
+    if functional.linear is not _LINEAR:
+        return "F.linear is patched"
     own = module.__dict__
     if "forward" in own:
         return "it has a forward of its own"
@@ -367,6 +385,17 @@ def _more_than_linear(module: torch.nn.Module) -> str:
     if own.get("_compiled_call_impl") is not None:
         return "it is compiled"
     return ""
+
+
+def _refuse_other_types(
+    weights: tuple[torch.Tensor, ...], x: torch.Tensor, context: torch.Tensor | None, value: torch.Tensor | None
+) -> None:
+    """What nn.Linear refuses, in one sentence whoever listens."""
+    of_keys = ("x", x) if context is None else ("context", context)
+    of_values = of_keys if value is None else ("value", value)
+    for projection, weight, (name, tensor) in zip(_PROJECTIONS, weights, (("x", x), of_keys, of_values, ("x", x)), strict=True):
+        if weight.dtype != tensor.dtype != torch.float64:  # which no layer takes
+            _torch_refusals.refuse_type_of_input(name, tensor, f"{projection}.weight", weight)
 
 
 def _refuse_more_than_linear(name: str, module: torch.nn.Module) -> None:
@@ -396,7 +425,7 @@ def _rotation_in_operations(x: torch.Tensor, dim: int, rotary: heed.Rotary) -> t
     angles = _torch_formula.counted(x).double()[:, None] * frequencies
     cos, sin = torch.cos(angles).float(), torch.sin(angles).float()
     pairs = torch.cat([cos, sin], -1) if rotary.pairs == "halves" else torch.stack([cos, sin], -1).flatten(-2)
-    return torch.nn.functional.pad(pairs, (0, dim - rotated), value=1.0)[None]
+    return functional.pad(pairs, (0, dim - rotated), value=1.0)[None]
 
 
 def _positions(name: str, given: Any, x: torch.Tensor) -> torch.Tensor:

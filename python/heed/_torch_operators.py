@@ -22,7 +22,7 @@ from torch._C import _functorch
 import heed
 from heed import _torch_formula, _torch_projections, _torch_tensors
 
-__all__ = ["Options", "attend", "attend_plainly", "checked_seed", "drawn_seed", "options_of", "table", "text_of", "unit_pairs"]
+__all__ = ["Options", "attend", "attend_plainly", "checked_seed", "drawn_seed", "options_of", "table", "text_of", "unit_pairs", "with_seed"]
 
 _NO_LIMIT = 2**63 - 1  # of a window
 _WORDS_OF_ALIGNMENT = ("starts", "ends")
@@ -142,7 +142,7 @@ def _anchored(value: Any) -> tuple[Any, str | None]:
 
 def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
-        return value
+        return _torch_tensors.waited(value)
     dtype = torch.float32 if name in _FLOATS and isinstance(value, (list, tuple)) else None
     try:
         made = torch.as_tensor(value, dtype=dtype, device="cpu")
@@ -175,7 +175,8 @@ def checked_seed(value: Any) -> Tensor:
     if isinstance(value, Tensor) and torch.compiler.is_compiling():
         return value
     try:
-        number = operator.index(value)
+        is_uint64 = isinstance(value, Tensor) and value.dtype == torch.uint64  # whose __index__ has 63 bits
+        number = value.item() if is_uint64 and value.numel() == 1 else operator.index(value)
     except TypeError:
         raise heed.KindError(f"seed: {type(value).__name__} is not an integer") from None
     if not 0 <= number < 2**64:
@@ -201,11 +202,18 @@ def drawn_seed() -> Tensor:
     return torch.randint(2**63 - 1, (), device="cpu", dtype=torch.int64)
 
 
+def with_seed(options: Options) -> Options:
+    """A seed for dropout that was given none. Nobody looks at it, so that a tracer may draw another at every run."""
+    needs_one = options.dropout != 0.0 and options.seed is None
+    return options._replace(seed=drawn_seed()) if needs_one else options
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, options: Options, *, are_joined: bool = False) -> tuple[Tensor, Tensor]:
     """(out, lse) of heed.attention, (batch, heads, queries, value_dim) and (batch, heads, queries); out lies as q does.
 
     are_joined: the heads of q, k and v are the columns of projections of one x, and so are those of their gradients, side by side.
     """
+    q, k, v = map(_torch_tensors.waited, (q, k, v))  # a projection of a rank may hand on such
     arrays = (q, k, v, *options.tensors.values())
     if _torch_tensors.is_unwatched(arrays):
         return _attention(q, k, v, options)

@@ -21,6 +21,7 @@ __all__ = [
     "check_probability",
     "check_tensors",
     "common_axes",
+    "refuse_type_of_input",
 ]
 
 _MOST_AXES = 16
@@ -156,6 +157,12 @@ def check_layer_inputs(
 def _check_width(name: str, tensor: torch.Tensor, own: str, width: int) -> None:
     if tensor.shape[-1] != width:
         raise _misfit(f"{name}.dim: {tensor.shape[-1]} is not {own}: {width}")
+
+
+def refuse_type_of_input(name: str, tensor: torch.Tensor, weights: str, weight: torch.Tensor) -> None:
+    raise heed.KindError(
+        f"{name}.dtype: {_word(tensor)} is not that of {weights}: {_word(weight)}; give both one type, or use torch.autocast"
+    )
 
 
 def check_positions(name: str, positions: torch.Tensor, batch: int, length: int) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "is_watched_by_autograd_alone",
     "records_gradients",
     "refuse_transforms",
+    "waited",
 ]
 
 _DEVICES = ("cpu", "cuda")
@@ -73,6 +74,16 @@ def is_traced() -> bool:
 def records_gradients(tensors: Iterable[Any]) -> bool:
     """Whether autograd records an operation on these."""
     return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+
+
+def waited(tensor: Any) -> Any:
+    """A plain tensor in place of one whose collective is in flight (tensor parallelism hands them on); any other object as it is.
+
+    Operations of PyTorch wait in the same way. Where autograd knows the tensor, one of them does it.
+    """
+    if type(tensor) is torch.Tensor or type(tensor).__name__ != "AsyncCollectiveTensor":
+        return tensor
+    return tensor.clone() if records_gradients((tensor,)) else tensor.trigger_wait()
 
 
 def foreign_kind(tensor: torch.Tensor) -> tuple[str, str] | None:

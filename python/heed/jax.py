@@ -89,8 +89,8 @@ def attention(
 
     All three may leave out the batch, or batch and heads; layout="bshd" is (batch, length, heads, dim). options are those of
     heed.attention but for caches, weights, scores and what it writes to. Arrays among them may be traced; seed may be a key of
-    `jax.random`, or its words. Gradients are by q, k, v, bias, sink and the log-sum-exp. Under `vmap` mapped axes become part of the
-    batch. Returns out (batch, heads, queries, value_dim), or (out, lse), lse (batch, heads, queries) in float32, or in
+    `jax.random`, or its words, and dropout needs one. Gradients are by q, k, v, bias, sink and the log-sum-exp. Under `vmap` mapped
+    axes become part of the batch; calls with dropout and packed sequences run one after the other. Returns out (batch, heads, queries, value_dim), or (out, lse), lse (batch, heads, queries) in float32, or in
     float64 as q.
 
     >>> import jax, heed.jax
@@ -217,6 +217,8 @@ def _read(qkv: tuple[ArrayLike, ...], options: dict[str, Any]) -> tuple[dict[str
         arrays[name] = arrays[name].reshape((1, shape[0], 1, shape[1]) if without_heads else (1,) * (4 - axes) + shape)
     if "dropout" not in static:
         arrays.pop("seed", None)
+    elif "seed" not in arrays:
+        raise heed.Error("dropout: needs a seed, an integer or a key of jax.random; nothing draws one under JAX")
     return _varying_alike({name: _with_batch(name, array) for name, array in arrays.items()}), _Static(**static)
 
 
@@ -322,7 +324,7 @@ def _reshaped(name: str, array: Array, shape: tuple[int, ...]) -> Array:
     return array.reshape(shape)
 
 
-# The calls themselves, and what becomes of them under vmap: mapped axes are merged with the batch.
+# The calls themselves, and what becomes of them under vmap: mapped axes are merged with the batch, but for some calls one by one.
 
 
 def _extents_of_results(static: _Static, arrays: dict[str, Array]) -> list[jax.ShapeDtypeStruct]:
@@ -381,7 +383,7 @@ def _forward(static: _Static, results: tuple[str, ...]) -> Any:
     @call.def_vmap
     def mapped_call(size: int, is_mapped: list, arrays: dict[str, Array]) -> tuple:
         mapped = is_mapped[0]
-        if _is_one_by_one(mapped):
+        if _is_one_by_one(static, mapped):
             return _one_by_one(call, mapped, arrays), are_mapped
         batch = arrays["q"].shape[int(mapped["q"])]
         merged = {name: _merged(name, array, mapped[name], (size, batch)) for name, array in arrays.items()}
@@ -403,7 +405,7 @@ def _backward(static: _Static, by: tuple[str, ...]) -> Any:
     @call.def_vmap
     def mapped_call(size: int, is_mapped: list, arrays: dict[str, Array]) -> tuple:
         mapped = is_mapped[0]
-        if _is_one_by_one(mapped):
+        if _is_one_by_one(static, mapped):
             return _one_by_one(call, mapped, arrays), dict.fromkeys(by, True)
         batch = arrays["q"].shape[int(mapped["q"])]
         merged = {
@@ -428,9 +430,9 @@ def _merged(name: str, array: Array, is_mapped: bool, sizes: tuple[int, int], *,
     return spread.reshape((sizes[0] * sizes[1], *rest))
 
 
-def _is_one_by_one(mapped: dict[str, bool]) -> bool:
-    """Packed sequences have no batch to merge with, and a call has one seed."""
-    return any(name in mapped for name in _STARTS) or mapped.get("seed", False)
+def _is_one_by_one(static: _Static, mapped: dict[str, bool]) -> bool:
+    """Packed sequences have no batch to merge with; what dropout drops depends on the seed and the place in the batch."""
+    return any(name in mapped for name in _STARTS) or static.dropout is not None
 
 
 def _one_by_one(call: Any, mapped: dict[str, bool], arrays: dict[str, Array]) -> Any:

@@ -43,9 +43,13 @@ __all__ = [
 ]
 
 
-def dropout_seed() -> int:
-    """A seed for heed's dropout, drawn from PyTorch's generator: `torch.manual_seed` makes it repeat."""
-    return int(_torch_operators.drawn_seed())
+def dropout_seed() -> int | torch.Tensor:
+    """A seed for heed's dropout, drawn from PyTorch's generator: `torch.manual_seed` makes it repeat.
+
+    Under torch.compile it is a tensor, since a number would be the same in every step.
+    """
+    seed = _torch_operators.drawn_seed()
+    return seed if torch.compiler.is_compiling() else int(seed)
 
 
 def attention(
@@ -54,7 +58,8 @@ def attention(
     """`heed.attention` of (batch, heads, length, dim), with gradients by q, k, v, bias and sink.
 
     All three may leave out the batch, or batch and heads. options are those of heed.attention but for caches and what it returns or
-    writes to; seed may be a tensor. With layout="bshd" q, k, v and out are (batch, length, heads, dim), as FlashAttention has them.
+    writes to; seed may be a tensor, and where none is given dropout draws one from PyTorch's generator, so that `torch.manual_seed`
+    makes it repeat. With layout="bshd" q, k, v and out are (batch, length, heads, dim), as FlashAttention has them.
     Returns out (batch, heads, queries, value_dim), or (out, lse).
 
     >>> q = torch.ones(1, 4, 5, 8, requires_grad=True)
@@ -62,9 +67,10 @@ def attention(
     >>> q.grad.shape
     torch.Size([1, 4, 5, 8])
     """
+    q, k, v = map(_torch_tensors.waited, (q, k, v))
     if has_torch_function_variadic(q, k, v):
         return handle_torch_function(attention, (q, k, v), q, k, v, layout=layout, return_lse=return_lse, **options)
-    found = _torch_operators.options_of(options)
+    found = _torch_operators.with_seed(_torch_operators.options_of(options))
     qkv = [tensor if isinstance(tensor, torch.Tensor) else as_tensor(name, tensor) for name, tensor in zip("qkv", (q, k, v), strict=True)]
     _torch_tensors.check_kinds(dict(zip("qkv", qkv, strict=True)))
     axes = _torch_refusals.common_axes(dict(zip("qkv", qkv, strict=True)))

@@ -112,7 +112,7 @@ void read_kernel(Choices& choices, nb::handle object) {
   if (word.empty()) {
     std::string known;
     for (const std::string& name : kernel_names()) known += (known.empty() ? "" : ", ") + name;
-    throw Error(Error::unsupported, "kernel: \"\" is not a kernel of this build; here are " + known);
+    throw Error(Error::unsupported, "kernel: \"\" is not a kernel of this build; there are " + known);
   }
   choices.options.kernel = word;
 }

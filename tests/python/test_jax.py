@@ -203,6 +203,8 @@ MAPPED = {
     "lengths": ({"q": 0, "k": 0, "v": 0, "key_lengths": 0}, {}),
     "sink": ({"q": 0, "k": 0, "v": 0, "sink": 0}, {}),
     "seed": ({"q": 0, "seed": 0}, {"dropout": 0.5}),
+    "dropout": ({"q": 0}, {"dropout": 0.5, "seed": 3}),
+    "dropout, a mapped bias": ({"bias": 1}, {"dropout": 0.5, "seed": 3}),
 }
 
 
@@ -224,6 +226,14 @@ def test_vmap_has_the_bits_of_one_call_after_the_other(name):
     for i in range(3):
         expected = call({n: jnp.take(many[n], i, axis) for n, axis in axes.items()})
         assert all(same_bits(x[i], y) for x, y in zip(found, expected, strict=True))
+
+
+def test_gradients_under_dropout_and_vmap_are_those_of_one_call_after_the_other():
+    q = draw(3, B, H, S, D)
+    by = jax.grad(lambda q, k: (heed.jax.attention(q, k, V, dropout=0.5, seed=3) ** 2).sum(), argnums=(0, 1))
+    found = jax.vmap(by, in_axes=(0, None))(q, K)
+    for i in range(3):
+        assert all(same_bits(x[i], y) for x, y in zip(found, by(q[i], K), strict=True))
 
 
 def test_vmap_of_vmap_merges_both_axes():
@@ -257,6 +267,7 @@ def test_vmap_and_grad_go_together_either_way(batch):
         ({"q": jnp.ones((B, H, S, D), jnp.int32)}, TypeError, "^q.dtype: int32 is none of"),
         ({"return_weights": True}, TypeError, "^return_weights: is no option under JAX"),
         ({"seed": -1, "dropout": 0.5}, ValueError, "^seed: -1 is outside"),
+        ({"dropout": 0.5}, ValueError, "^dropout: needs a seed, an integer or a key of jax.random"),
         ({"layout": "sbhd"}, ValueError, '^layout: "sbhd" is neither'),
     ],
 )

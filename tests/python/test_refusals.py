@@ -149,7 +149,7 @@ VALUES = {
     "a head map": (lambda: {"head_map": "random"}, 'head_map: "random" is none of "interleaved", "tiled"'),
     "a stage": (lambda: {"return_scores": "all"}, 'return_scores: "all" is none of'),
     "a kernel": (lambda: {"kernel": "fast"}, 'kernel: "fast" is not a kernel of this build'),
-    "a kernel without a name": (lambda: {"kernel": ""}, f'kernel: "" is not a kernel of this build; here are {", ".join(heed.kernel_names())}'),
+    "a kernel without a name": (lambda: {"kernel": ""}, f'kernel: "" is not a kernel of this build; there are {", ".join(heed.kernel_names())}'),
     "a kernel with a NUL": (lambda: {"kernel": "refer\0ence"}, "^kernel: the str holds a NUL, which no word has$"),
     "no threads": (lambda: {"threads": 0}, r"threads: 0 is outside \[1, 4096\]"),
     "a negative window": (lambda: {"window": (-1, 0)}, "window mask: left -1 is negative; None is no limit"),

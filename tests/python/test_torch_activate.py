@@ -68,6 +68,86 @@ def test_the_context_ends_with_it_also_by_an_exception_and_only_the_outer_one():
     assert F.scaled_dot_product_attention is PYTORCHS
 
 
+def test_overlapping_with_statements_of_two_threads_keep_heed_until_the_last_ends():
+    first, second = heed.torch.activated(), heed.torch.activated()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert F.scaled_dot_product_attention is not PYTORCHS
+    heed.torch.deactivate()  # which is not about with statements
+    assert F.scaled_dot_product_attention is not PYTORCHS
+    second.__exit__(None, None, None)
+    assert F.scaled_dot_product_attention is PYTORCHS
+
+
+def test_what_takes_heeds_place_by_its_name_takes_it():
+    with heed.torch.activated():
+        heeds = F.scaled_dot_product_attention
+        for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
+            assert getattr(heeds, attribute) == getattr(PYTORCHS, attribute)
+        assert F.multi_head_attention_forward.__name__ == PYTORCHS_LAYER.__name__
+        assert torch.equal(torch.jit.script(heeds)(Q, K, V), PYTORCHS(Q, K, V))
+
+
+def counting(function, calls):
+    return lambda *arguments, **keywords: calls.append(1) or function(*arguments, **keywords)
+
+
+def test_a_patch_that_was_there_before_comes_back(monkeypatch):
+    calls = []
+    patch = counting(PYTORCHS, calls)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", patch)
+    for _ in range(2):
+        with heed.torch.activated():
+            assert torch.equal(F.scaled_dot_product_attention(Q, K, V), bits_of_heed(Q, K, V)) and not calls
+        assert F.scaled_dot_product_attention is patch
+
+
+def test_a_patch_over_heeds_stays_and_calls_pytorchs_when_heed_has_left(monkeypatch):
+    calls, asked = [], []
+    of_heed = _torch_activation._by_heed_or_pytorch
+    monkeypatch.setattr(_torch_activation, "_by_heed_or_pytorch", lambda *a: asked.append(1) or of_heed(*a))
+    heed.torch.activate()
+    heeds, heeds_layer = F.scaled_dot_product_attention, F.multi_head_attention_forward
+    patch = F.scaled_dot_product_attention = counting(heeds, calls)
+    try:
+        for n in (1, 2):  # heed leaves, and comes again beneath the patch
+            F.scaled_dot_product_attention(Q, K, V)
+            assert len(calls) == 2 * n - 1 and len(asked) == n
+            heed.torch.deactivate()
+            assert F.scaled_dot_product_attention is patch and F.multi_head_attention_forward is PYTORCHS_LAYER
+            assert torch.equal(F.scaled_dot_product_attention(Q, K, V), PYTORCHS(Q, K, V))
+            assert len(calls) == 2 * n and len(asked) == n
+            heed.torch.activate()
+        heed.torch.deactivate()
+        F.scaled_dot_product_attention = heeds  # the patch gives back what it found
+        assert torch.equal(F.scaled_dot_product_attention(Q, K, V), PYTORCHS(Q, K, V)) and len(asked) == 2
+        x = draw(5, 2, 16)
+        parameters = torch.nn.MultiheadAttention(16, 2)
+        with torch.no_grad():
+            arguments = (x, x, x, 16, 2, parameters.in_proj_weight, parameters.in_proj_bias, None, None, False, 0.0,
+                         parameters.out_proj.weight, parameters.out_proj.bias)  # fmt: skip
+            assert torch.equal(heeds_layer(*arguments)[0], PYTORCHS_LAYER(*arguments)[0]) and len(asked) == 2
+        with heed.torch.activated():
+            F.scaled_dot_product_attention(Q, K, V)
+        assert F.scaled_dot_product_attention is PYTORCHS and len(asked) == 3
+    finally:
+        F.scaled_dot_product_attention = PYTORCHS
+
+
+def test_a_patch_of_heeds_function_that_heed_is_laid_over_does_not_call_itself():
+    with heed.torch.activated():
+        heeds = F.scaled_dot_product_attention
+    patch = F.scaled_dot_product_attention = counting(heeds, [])
+    try:
+        with heed.torch.activated():
+            assert torch.equal(F.scaled_dot_product_attention(Q, K, V), bits_of_heed(Q, K, V))
+        assert F.scaled_dot_product_attention is patch
+        assert torch.equal(F.scaled_dot_product_attention(Q, K, V), PYTORCHS(Q, K, V))
+    finally:
+        F.scaled_dot_product_attention = PYTORCHS
+
+
 @pytest.mark.parametrize(
     "keywords",
     [
@@ -172,6 +252,20 @@ def test_what_heed_refuses_is_computed_by_pytorch_and_logged_once(tensors, reaso
     expected = PYTORCHS(*given)
     assert all(torch.equal(a, b) for a, b in zip(found.unbind(), expected.unbind(), strict=True))
     assert [record.getMessage() for record in caplog.records] == [f"computed by PyTorch: {reason}"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_modules_take_nested_tensors_where_the_fast_path_is_on_again():
+    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+    x = torch.nested.nested_tensor([draw(3, 16), draw(6, 16)])
+    with torch.no_grad():
+        expected = encoder(x)
+        with heed.torch.activated():
+            with pytest.raises(AssertionError, match="get_fastpath_enabled"):
+                encoder(x)
+            torch.backends.mha.set_fastpath_enabled(True)
+            found = encoder(x)
+    assert all(torch.equal(a, b) for a, b in zip(found.unbind(), expected.unbind(), strict=True))
 
 
 def test_multihead_attention_in_float64_is_pytorchs():

@@ -119,6 +119,38 @@ def test_distributed_tensors_are_handed_to_pytorch_or_refused(one_rank):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("records", [False, True], ids=["no_grad", "autograd"])
+def test_a_tensor_whose_collective_is_in_flight_is_waited_for(one_rank, records):
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
+
+    def in_flight(tensor):
+        tensor = all_reduce(tensor, "sum", one_rank)
+        assert type(tensor) is AsyncCollectiveTensor
+        return tensor.requires_grad_(records and tensor.is_floating_point())
+
+    layer, x, keep = heed.torch.AttentionLayer(16, 2, bias=True), draw(2, 5, 16), torch.ones(5, 7, dtype=torch.bool)
+    parameters = torch.nn.MultiheadAttention(16, 2)
+    calls = {
+        "drop-in": (lambda q, k, v: DROP_IN(q, k, v), (Q, K, V)),
+        "attention": (lambda q, k, v: heed.torch.attention(q, k, v, causal="ends"), (Q, K, V)),
+        "a bias": (lambda bias: heed.torch.attention(Q, K, V, bias=bias), (draw(5, 7),)),
+        "layer": (lambda x: layer(x, keep=keep[:, :5]), (x,)),
+        "a mask of the layer": (lambda bias: layer(x, bias=bias), (draw(5, 5),)),
+        "activated": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), (Q, K, V)),
+        "activated, with weights": (lambda x: parameters(x, x, x)[0], (x,)),
+    }
+    for name, (call, tensors) in calls.items():
+        with torch.set_grad_enabled(records), heed.torch.activated():
+            plain = [tensor.clone().requires_grad_(records) for tensor in tensors]
+            waiting = [in_flight(tensor) for tensor in tensors]
+            expected, found = call(*plain), call(*waiting)
+            assert type(found) is torch.Tensor and torch.equal(found, expected), name
+            if records:
+                by = [torch.autograd.grad(out.square().sum(), inputs) for out, inputs in ((expected, plain), (found, waiting))]
+                assert all(map(torch.equal, *by)), name
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_masked_tensors_are_refused_by_name_or_by_pytorch():
     from torch.masked import masked_tensor
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """heed.torch.AttentionLayer answers with its parameters as they are at that moment, whatever changed them, and whoever listens."""
 
+import copy
 import threading
 
 import numpy as np
@@ -233,6 +234,56 @@ def test_a_forward_of_its_own_is_called():
     linear = layer.o_proj
     linear.forward = lambda x: F.linear(x, linear.weight, linear.bias) + 1
     assert torch.allclose(quietly(layer, X), plain + 1, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("patched", ["nn.Linear.forward", "F.linear"])
+@pytest.mark.parametrize("listens", ["nobody", "autograd", "autocast"])
+def test_a_patch_of_every_linear_is_called_for_all_four_projections(patched, listens, monkeypatch):
+    layer, of_pytorch = heed.torch.AttentionLayer(24, 4, 2), torch.nn.MultiheadAttention(24, 4)
+    calls, linear, forward = [], F.linear, torch.nn.Linear.forward
+    if patched == "F.linear":
+        monkeypatch.setattr(F, "linear", lambda *a: calls.append(1) or linear(*a))
+    else:
+        monkeypatch.setattr(torch.nn.Linear, "forward", lambda *a: calls.append(1) or forward(*a))
+    with torch.set_grad_enabled(listens == "autograd"), torch.autocast("cpu", torch.bfloat16, enabled=listens == "autocast"):
+        layer(X, causal=True)
+    assert len(calls) == 4
+    with pytest.raises(RuntimeError, match=f"must be a plain nn.Linear, and {patched} is patched"):
+        layer.freeze()
+    if patched == "F.linear":
+        calls.clear()
+        of_pytorch(X, X, X)
+        expected = len(calls)
+        with heed.torch.activated():
+            of_pytorch(X, X, X)
+        assert len(calls) == 2 * expected > 0
+
+
+def mixed(layer, changed, x, context, value):
+    layer = copy.deepcopy(layer)
+    for name in changed:
+        layer.get_submodule(name).to(torch.bfloat16)
+    sentences = []
+    for records in (False, True):
+        with torch.set_grad_enabled(records), pytest.raises(heed.KindError) as refused:
+            layer(x, context, value)
+        sentences.append(str(refused.value))
+    assert sentences[0] == sentences[1]
+    return sentences[0]
+
+
+def test_inputs_of_another_type_than_the_weights_are_refused_with_and_without_gradients():
+    layer, half = heed.torch.AttentionLayer(24, 4, 2), X.bfloat16()
+    every = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    refused = "bfloat16; give both one type, or use torch.autocast"
+    assert mixed(layer, every, X, None, None) == f"x.dtype: float32 is not that of q_proj.weight: {refused}"
+    assert mixed(layer, every[3:], X, X, X) == f"x.dtype: float32 is not that of o_proj.weight: {refused}"
+    assert mixed(layer, [], half, None, None).startswith("x.dtype: bfloat16 is not that of q_proj.weight: float32; give both one type")
+    assert mixed(layer, [], X, half, None).startswith("context.dtype: bfloat16 is not that of k_proj.weight: float32")
+    assert mixed(layer, [], X, X, half).startswith("value.dtype: bfloat16 is not that of v_proj.weight: float32")
+    for records in (False, True):
+        with torch.set_grad_enabled(records), torch.autocast("cpu", torch.bfloat16):
+            assert layer(X).dtype == layer(half).dtype == torch.bfloat16
 
 
 def test_offloaded_weights_are_brought_by_who_offloaded_them():

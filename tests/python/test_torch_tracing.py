@@ -96,6 +96,26 @@ def test_make_fx_sees_an_operator(mode, records):
         assert torch.allclose(graph(*others), drop_in(*others), atol=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize("call", ["drop-in", "attention", "layer"])
+def test_make_fx_draws_what_is_dropped_at_every_run(call, mode):
+    if call == "layer" and mode != "real":
+        pytest.skip("its parameters are no fake tensors")
+    layer = heed.torch.AttentionLayer(8, 2, dropout=0.5)
+    dropped = {
+        "drop-in": lambda q: heed.torch.scaled_dot_product_attention(q, q, q, dropout_p=0.5),
+        "attention": lambda q: heed.torch.attention(q, q, q, dropout=0.5),
+        "layer": lambda q: layer(q[0]),
+    }[call]
+    q = draw(1, 2, 5, 8)
+    graph = make_fx(dropped, tracing_mode=mode)(q)
+    answers = []
+    for function in (graph, dropped):
+        torch.manual_seed(1)
+        answers.append([function(q) for _ in range(2)])
+    assert all(map(torch.allclose, *answers)) and not torch.equal(*answers[0])
+
+
 def test_aot_function_without_gradients_sees_an_operator():
     from functorch.compile import aot_function
 

@@ -280,6 +280,73 @@ def test_dropout_repeats_with_the_seed_of_torch_and_through_a_checkpoint():
     assert not torch.equal(answers[0][1], answers[2][1])
 
 
+@pytest.mark.parametrize("grad", [True, False])
+def test_dropout_of_attention_that_is_given_no_seed_follows_the_seed_of_torch(grad):
+    q, k, v = (draw(1, 2, 9, 8, seed=n).requires_grad_(grad) for n in range(3))
+    answers = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        answers.append([heed.torch.attention(q, k, v, dropout=0.5) for _ in range(2)])
+    assert all(map(torch.equal, answers[0], answers[1]))
+    assert not torch.equal(answers[0][0], answers[2][0]) and not torch.equal(*answers[0])
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    assert torch.equal(answers[0][0], heed.torch.attention(q, k, v, dropout=0.5, seed=heed.torch.dropout_seed()))
+    torch.set_rng_state(state)
+    heed.torch.attention(q, k, v, dropout=0.5, seed=3)
+    heed.torch.attention(q, k, v, dropout=0.0)
+    assert torch.equal(torch.get_rng_state(), state)  # nothing is drawn that is not needed
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("draws", [False, True], ids=["no_seed", "dropout_seed"])
+def test_dropout_of_attention_repeats_through_a_checkpoint_and_a_compiler(draws, is_compiled):
+    tensors = [draw(1, 2, 9, 8, seed=n) for n in range(3)]
+
+    def dropped(*qkv):
+        return heed.torch.attention(*qkv, dropout=0.5, seed=heed.torch.dropout_seed() if draws else None)
+
+    def checkpointed(*qkv):
+        return checkpoint(dropped, *qkv, use_reentrant=False)
+
+    torch._dynamo.reset()
+    functions = [dropped, checkpointed]
+    if is_compiled:
+        functions += [torch.compile(function, fullgraph=True, backend="aot_eager") for function in functions]
+    answers = []
+    for function in functions:
+        torch.manual_seed(5)
+        answers.append([gradients(function, tensors) for _ in range(2)])
+    for first, second in answers:
+        assert all(map(torch.equal, first, answers[0][0])) and all(map(torch.equal, second, answers[0][1]))
+        assert not torch.equal(first[0], second[0])
+
+
+@pytest.mark.parametrize("seed", [2**63 - 1, 2**63, 2**64 - 1])
+def test_a_seed_has_64_bits_as_a_number_and_as_a_tensor(seed):
+    layer, x, q = heed.torch.AttentionLayer(16, 2, dropout=0.5), draw(2, 5, 16), draw(1, 2, 5, 8)
+    given = [seed, torch.tensor(seed, dtype=torch.uint64)]
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            assert torch.equal(*(layer(x, seed=one) for one in given))
+            assert not torch.equal(layer(x, seed=seed), layer(x, seed=seed - 1))
+            attended = [heed.torch.attention(q.requires_grad_(grad), q, q, dropout=0.5, seed=one) for one in given]
+            assert torch.equal(*attended)
+            assert torch.equal(attended[0], heed.attention(q.detach(), q.detach(), q.detach(), dropout=0.5, seed=seed))
+
+
+@pytest.mark.parametrize("dropout", [float("nan"), -0.5, 1.5])
+def test_a_dropout_that_is_set_to_no_probability_is_refused_at_the_call(dropout):
+    layer, x = heed.torch.AttentionLayer(16, 2), draw(2, 5, 16)
+    with pytest.raises(heed.Error, match="^dropout: ") as refused:
+        heed.torch.AttentionLayer(16, 2, dropout=dropout)
+    layer.dropout = dropout
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad), pytest.raises(heed.Error) as at_call:
+            layer(x)
+        assert str(at_call.value) == str(refused.value)
+
+
 def multihead_like(layer, **widths):
     multihead = torch.nn.MultiheadAttention(24, 4, batch_first=True, **widths)
     names = {"q": "q_proj_weight", "k": "k_proj_weight", "v": "v_proj_weight"}
