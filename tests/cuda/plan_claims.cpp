@@ -205,7 +205,12 @@ CLAIM(only_plain_problems_skip_the_general_exact_kernel) {
     expect_general("a softcap", [](Call& c) { c.softcap_log2e = 20; });
     expect_general("dropout", [](Call& c) { c.drop_below = 1; });
     expect_general("weights", [&](Call& c) { c.weights.data = &slope; });
-    expect_general("a cache", [&](Call& c) { c.cached = &cached; });
+    expect_general("a cache of bf16", [&](Call& c) { c.cached = &cached, c.k.type = c.v.type = Type::bf16; });
+    Call over_pages = plain;  // a few queries over pages of f32 do skip it
+    over_pages.cached = &cached;
+    expect(plan_exact(over_pages, at_once).plan.first_tiles == (queries == 1 ? 1 : 0), "a cache, ", queries,
+           " queries");
+    expect(plan_exact(over_pages, at_once).few_of_pages, "pages of f32");
     expect_general("bf16", [](Call& c) { c.k.type = Type::bf16; });
     expect_general("keys that are not aligned", [](Call& c) { c.k.stride.length = 66; });
   }
