@@ -72,7 +72,7 @@ LoweredProblem::LoweredProblem(const Problem& p)
 
 LoweredProblem::LoweredProblem(const Problem& p, const softmax::Scaling& scaling)
     : masks(lowered_masks(p)), call(lowered(p, masks, scaling)) {
-  if (!p.cached.empty()) {
+  if (p.reading || !p.cached.empty()) {  // a cache for no batch entry at all has no list either
     call.cached = p.cached.data();
     call.layout = p.layout;
     call.k.type = call.v.type = type_of(p.cache_type);
