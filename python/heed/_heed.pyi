@@ -882,7 +882,7 @@ class Picture:
 
 def looks_causal(weights: Any) -> bool:
     """
-    Is every weight above the diagonal exactly 0? weights are (heads, queries, keys).
+    Is every weight above the diagonal exactly 0, and not every other too? weights are (heads, queries, keys).
     """
 
 def xla_handlers() -> dict[str, dict[str, Any]]:
