@@ -98,13 +98,13 @@ CLAIM(every_width_of_heads_has_a_prefill_kernel_that_holds_it) {
 }
 
 // Sequences of different lengths: a kernel for keys that are cut is for batches that have some.
-CLAIM(prefill_cuts_a_batch_and_copies_its_pages_where_a_sequence_has_few_queries_over_many_keys) {
+CLAIM(prefill_cuts_a_batch_where_a_sequence_has_few_queries_over_many_keys_and_reads_its_pages) {
   constexpr std::int64_t longest = 5000, shorter = 4500;
   KvCache cache(
       {.batch = 2, .kv_heads = 1, .capacity = longest, .dim = 64, .type = CacheType::bf16, .page_size = 64});
   const cases::Tensor tokens({2, 1, longest, 64}, DType::bf16);
   cache.append(tokens.view(), tokens.view(), std::vector<std::int64_t>{longest, shorter});
-  const auto expect_cut = [](const Inputs& inputs, std::int64_t queries, bool is_cut) {
+  const auto expect_cut = [&](const Inputs& inputs, std::int64_t queries, bool is_cut) {
     cases::Tensor out({inputs.q.shape.batch, 1, inputs.q.shape.length, 64}, DType::bf16);
     const Problem problem =
         make_problem(inputs, {.out = out.mutable_view()}, {.masks = {Causal{Align::ends}}});
@@ -112,7 +112,12 @@ CLAIM(prefill_cuts_a_batch_and_copies_its_pages_where_a_sequence_has_few_queries
     const Call& c = lowered.call;
     expect(c.sequences != nullptr, queries, " queries: sequences are alike");
     expect(prefill_kind(c) == (is_cut ? PrefillKind::cut : PrefillKind::plain), queries, " queries");
-    if (c.cached) expect(may_read_pages(c) != is_cut, queries, " queries over pages");
+    if (!c.cached) return;
+    expect(may_read_pages(c), queries, " queries over pages");
+    Call reading = c;
+    reading.k.data = &cache, reading.v.data = nullptr;
+    expect(prefill_kind(reading) == (is_cut ? PrefillKind::cut_paged : PrefillKind::paged), queries,
+           " queries over pages that are read where they lie");
   };
   for (const std::int64_t queries : {max_cut_queries, max_cut_queries + 1}) {
     const bool is_cut = queries == max_cut_queries;

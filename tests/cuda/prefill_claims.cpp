@@ -159,7 +159,7 @@ CLAIM(rows_whose_scores_are_all_at_a_softcap_are_within_the_bound) {
 
 // 256 queries and fewer over many more keys: units of these run apart, of 4096 keys, or of 2048 where there
 // are up to 128 queries. Two or four heads of few queries share a tile of rows, but not where sequences
-// differ.
+// differ. Where all are alike a cluster of blocks joins the units, else the device's memory does.
 CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
   for (const auto& [queries, dim, value_dim] : {std::array<std::int64_t, 3>{16, 128, 128},
                                                 {64, 64, 64},
@@ -187,7 +187,12 @@ CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
         alone.sink = batch.sink, alone.window = batch.window, alone.head_map = batch.head_map;
         const std::string what = std::to_string(queries) + " queries of " + std::to_string(dim) + " over " +
                                  std::to_string(keys) + ", ranges " + std::to_string(ranges);
-        expect(same_bits(run(prefill, alone, {})->out, entry(all->out, b, queries)), what);
+        for (const Cut cut : {Cut::by_the_plan, Cut::apart}) {
+          const auto got = run(prefill, alone, {.log_sum_exp = true}, cut);
+          expect(same_bits(got->out, entry(all->out, b, queries)), what, ", cut ", static_cast<int>(cut));
+          expect(same_bits(*got->log_sum_exp, entry(*all->log_sum_exp, b, queries)), what,
+                 ": log-sum-exp, cut ", static_cast<int>(cut));
+        }
         if (b != 1 || ranges == 1) expect_right(prefill, alone, {.log_sum_exp = true}, what);
       }
       batch.v.set(1, 0, 3000, 2, nan);
@@ -261,7 +266,12 @@ CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
                                  {CacheType::bf16, 64, 2390, 270, 128, 128},
                                  {CacheType::f16, 128, 4400, 300, 64, 64, 2200},
                                  {CacheType::bf16, 0, 2390, 300, 128, 128},
-                                 {CacheType::f16, 0, 1496, 200, 96, 88, 0}})
+                                 {CacheType::f16, 0, 1496, 200, 96, 88, 0},
+                                 {CacheType::bf16, 64, 4300, 100, 128, 128},
+                                 {CacheType::bf16, 64, 8192, 128, 128, 128, 0},
+                                 {CacheType::f16, 128, 4200, 256, 64, 64, 0},
+                                 {CacheType::bf16, 64, 3000, 30, 96, 88, 0},
+                                 {CacheType::f16, 64, 4200, 60, 256, 256, 0}})
     for (const bool is_poisoned : {false, true}) {
       const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
       KvCache cache = t.cache();

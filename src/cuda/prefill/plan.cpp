@@ -63,7 +63,7 @@ std::int64_t prefill_rows(const Call& c) {
 }
 
 std::int64_t prefill_units(const Call& c, const Sequence& s) {
-  if (prefill_kind(c) != PrefillKind::cut || !cuts_keys(s)) return 1;
+  if (!is_cut(prefill_kind(c)) || !cuts_keys(s)) return 1;
   const std::int64_t unit = prefill_unit_keys(cut_keys, static_cast<int>(c.group()), s.queries, cut_rows);
   return (s.keys + unit - 1) / unit;
 }
@@ -75,7 +75,7 @@ namespace {
 // Without its memory.
 Partials partials_of(const Call& c, const PrefillTiles& tiles) {
   Partials partials;
-  if (prefill_kind(c) != PrefillKind::cut) return partials;
+  if (!is_cut(prefill_kind(c))) return partials;
   const auto group = static_cast<int>(c.group());
   partials.starts = tiles.partial_starts;
   partials.rows = group * static_cast<int>(std::min(c.queries, max_cut_queries));

@@ -69,7 +69,7 @@ constexpr PrefillDims prefill_dims[] = {{32, 32},   {64, 64},   {96, 96},  {128,
 // What a kernel is compiled for beside ranges of keys, sink and log-sum-exp: nothing; few queries over many
 // keys, which are cut; a softcap; boolean masks and documents, with a softcap, ALiBi, a bias or dropout or
 // without; keys and values of an int8 cache, whose scales are factors of scores and weights; or a cache whose
-// pages the copy engine reads itself.
+// pages the copy engine reads itself, for many queries or for few.
 enum class PrefillKind : std::uint8_t {
   plain,
   cut,
@@ -80,9 +80,16 @@ enum class PrefillKind : std::uint8_t {
   biased,
   dropping,
   scaled,
-  paged
+  paged,
+  cut_paged
 };
 
+constexpr bool is_cut(PrefillKind kind) {
+  return kind == PrefillKind::cut || kind == PrefillKind::cut_paged;
+}
+constexpr bool is_paged(PrefillKind kind) {
+  return kind == PrefillKind::paged || kind == PrefillKind::cut_paged;
+}
 constexpr bool has_masks(PrefillKind kind) {
   return kind == PrefillKind::masked || kind == PrefillKind::masked_capped || kind == PrefillKind::sloped ||
          kind == PrefillKind::biased || kind == PrefillKind::dropping;
@@ -103,15 +110,16 @@ constexpr bool reads_pages(const Call& c) { return c.cached && c.k.data && !c.v.
 
 constexpr PrefillKind prefill_kind(const Call& c) {
   if (c.cached && c.layout.is_quantized) return PrefillKind::scaled;
-  if (reads_pages(c)) return PrefillKind::paged;
+  const bool has_units = c.value_dim <= 128 || c.value_dim > 192,  // of whole tiles of keys
+      cuts = has_units && (c.sequences ? c.cuts_some : cuts_keys(c.each));
+  if (reads_pages(c)) return cuts ? PrefillKind::cut_paged : PrefillKind::paged;
   if (c.drop_below > 0) return PrefillKind::dropping;
   if (c.bias.data) return PrefillKind::biased;
   if (c.alibi.of_heads) return PrefillKind::sloped;
   const bool is_masked = c.mask_count > 0 || c.document_count > 0;
   if (c.cap != 0) return is_masked ? PrefillKind::masked_capped : PrefillKind::capped;
   if (is_masked) return PrefillKind::masked;
-  const bool has_units = c.value_dim <= 128 || c.value_dim > 192;  // of whole tiles of keys
-  return has_units && (c.sequences ? c.cuts_some : cuts_keys(c.each)) ? PrefillKind::cut : PrefillKind::plain;
+  return cuts ? PrefillKind::cut : PrefillKind::plain;
 }
 
 // A softcap with 192 and 128 dimensions has too few registers (C7511); others are for calls that are rarer.
@@ -119,7 +127,7 @@ constexpr bool has_kernel(const PrefillDims& of, PrefillKind kind) {
   if (has_masks(kind) || kind == PrefillKind::scaled)
     return of.dim == of.value_dim && (of.dim & (of.dim - 1)) == 0 && of.dim > 32;
   if (kind == PrefillKind::cut) return of.value_dim != 192;
-  if (kind == PrefillKind::paged) return of.dim == of.value_dim && of.dim > 32 && of.dim != 192;
+  if (is_paged(kind)) return of.dim == of.value_dim && of.dim > 32 && of.dim != 192;
   return kind != PrefillKind::capped || of.dim == of.value_dim;
 }
 
@@ -134,9 +142,10 @@ constexpr PrefillDims prefill_dims_for(const Call& c) {
 // elsewhere, and where the kernel for rows has fewer dimensions to spare. 512 queries over 8192 keys of 8
 // heads of 128 took 115 us from rows, of which the gather was 18 (H200, November 2026).
 constexpr bool may_read_pages(const Call& c) {
-  if (!c.cached || c.layout.page_size % 64 != 0 || prefill_kind(c) != PrefillKind::plain) return false;
+  const PrefillKind kind = prefill_kind(c);
+  if (!c.cached || c.layout.page_size % 64 != 0 || !(kind == PrefillKind::plain || is_cut(kind))) return false;
   const PrefillDims dims = prefill_dims_for(c);
-  return dims.dim > 0 && has_kernel(dims, PrefillKind::paged);
+  return dims.dim > 0 && has_kernel(dims, is_cut(kind) ? PrefillKind::cut_paged : PrefillKind::paged);
 }
 
 // Warpgroups of 64 rows. Three for heads of 64 and less, whose exponentials then hide behind more products:
@@ -167,10 +176,10 @@ struct PrefillShape {
   static constexpr bool capped = kind == PrefillKind::capped || kind == PrefillKind::masked_capped;
   static constexpr bool bounded = has_bound;
   static_assert(!bounded || (capped && element == Type::bf16));
-  static constexpr bool cut = kind == PrefillKind::cut, scaled = kind == PrefillKind::scaled;
+  static constexpr bool cut = is_cut(kind), scaled = kind == PrefillKind::scaled;
   static constexpr bool masked = has_masks(kind), sloped = kind == PrefillKind::sloped,
                         biased = kind == PrefillKind::biased, dropping = kind == PrefillKind::dropping,
-                        paged = kind == PrefillKind::paged;
+                        paged = is_paged(kind);
   // Half of a tile's exponentials run beside the product of the last weights with their values. Under a
   // causal mask 32 heads of 4096 x 128 took 509 us with dropout instead of 544, 195 with a padding mask
   // instead of 206, 282 with a softcap instead of 288; but the plain call takes 2 to 4 % longer, other widths
@@ -212,6 +221,22 @@ struct PrefillShape {
   static constexpr int shared_bytes =
       1024 + end_at + (out_has_memory ? out_bytes : 0);  // 1024: to align by hand
   static_assert(shared_bytes <= 232448);
+};
+
+// Up to so many units of a tile's keys are joined by a cluster of as many blocks: a cluster of more is not
+// one that every device has.
+constexpr int max_joined = 8;
+
+// Where a block has what those of its cluster send it: of each unit, the rows that are its own, in sixteens,
+// each as a warp of consumers has them.
+template <class Shape>
+struct JoinLayout {
+  static constexpr int warps = 4 * Shape::groups, warp_bytes = (Shape::value_dim / 8 + 1) * 512;
+  static constexpr int own_warps(int units, int rank) { return (warps - rank + units - 1) / units; }
+  static constexpr int max_own_warps(int units) { return own_warps(units, 0); }
+  static constexpr bool has_room(int units) {
+    return units * max_own_warps(units) * warp_bytes <= Shape::bias_at - Shape::queries_at;
+  }
 };
 
 }  // namespace heed::cuda

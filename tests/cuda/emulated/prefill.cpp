@@ -214,7 +214,8 @@ bool run(const std::string&, const Problem& problem, Cut) {
          launch.run<64, 64, bf16, sloped>() || launch.run<64, 64, bf16, biased>() ||
          launch.run<64, 64, bf16, dropping>() || launch.run<128, 128, f16, plain>() ||
          launch.run<128, 128, f16, capped>() || launch.run<256, 256, bf16, plain>() ||
-         launch.run<64, 64, bf16, cut>() || launch.run<64, 64, bf16, paged>();
+         launch.run<64, 64, bf16, cut>() || launch.run<64, 64, bf16, paged>() ||
+         launch.run<64, 64, bf16, cut_paged>();
 }
 
 }  // namespace test
