@@ -412,7 +412,7 @@ void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stre
   if (role == Role::exact) return launch_exact(c, behind, stream, cut);
   if (is_general(role)) return launch_general(c, behind, stream, cut);
   if (role == Role::decode) return launch_decode(c, of.extents, behind, stream, cut);
-  launch_prefill(c, of.extents, brought.tiles, behind, stream, cut);
+  launch_prefill(c, of.extents, brought.tiles, behind, stream);
   of.copies.fetch(c, stream);
 }
 

@@ -32,8 +32,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   } else {
     raise_registers<Shape::consumer_registers>();
     PrefillConsumer<Shape>(c, plan, shared).run();
-    if constexpr (Shape::cut)
-      if (plan.is_joined) receive_joined<Shape>(c, plan, shared.memory);
   }
 }
 
@@ -46,29 +44,6 @@ CUtensorMap keys_map(const Tensor& t, std::int64_t dim, const Call& c, const Ext
   if constexpr (Shape::scaled)
     return tensor_map_of_sixteens(t, {dim, heads * extents.key_rows / 16, 1, Shape::dim});
   return tensor_map(t, {dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
-}
-
-// Whether the blocks that share a tile of rows can be a cluster, and all of them run at once.
-template <class Shape, class Kernel>
-bool joins(const PrefillPlan& plan, const Grid& grid, Kernel kernel) {
-  const int units = plan.partials.units;
-  if (!plan.may_join || units < 2 || units > max_joined || !JoinLayout<Shape>::has_room(units) ||
-      plan.tiles != static_cast<int>(grid.blocks.x))
-    return false;
-  // Asked of the driver once for each device and size: 4 us.
-  thread_local struct {
-    int ordinal = -1, units = 0, clusters = 0;
-  } known;
-  const int ordinal = device_facts().ordinal;
-  if (known.ordinal != ordinal || known.units != units) {
-    int clusters = 0;
-    Grid one = grid;
-    one.cluster = units;
-    check(cudaOccupancyMaxActiveClusters(&clusters, kernel, EarlyLaunch(one, nullptr).config()),
-          "cudaOccupancyMaxActiveClusters");
-    known = {ordinal, units, clusters};
-  }
-  return plan.tiles <= known.clusters * units;
 }
 
 template <class Shape>
@@ -86,15 +61,8 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
         "cudaFuncSetAttribute");
   const int at_once = device_facts().multiprocessors;
   const int blocks = plan.tiles < at_once ? plan.tiles : at_once;
-  Grid grid{static_cast<unsigned>(blocks), Shape::threads, Shape::shared_bytes};
-  if constexpr (Shape::cut) {
-    plan.is_joined = joins<Shape>(plan, grid, kernel);
-    if (plan.is_joined) grid.cluster = plan.partials.units;
-    launch_early(kernel, grid, stream, c, plan);
-    if (!plan.is_joined && plan.partials.states) launch_partial_merge(c, plan.partials, nullptr, stream);
-    return;
-  }
-  if constexpr (Shape::in_sixteens) return launch_early(kernel, grid, stream, c, plan);
+  const Grid grid{static_cast<unsigned>(blocks), Shape::threads, Shape::shared_bytes};
+  if constexpr (Shape::cut || Shape::in_sixteens) return launch_early(kernel, grid, stream, c, plan);
   kernel<<<grid.blocks, grid.threads, grid.shared_bytes, stream>>>(c, plan);
   check(cudaGetLastError(), "cuda.prefill");
 }

@@ -29,7 +29,6 @@ struct PrefillPlan {
   // are keys by a tile.
   const float *key_scales, *value_scales;
   std::int64_t scale_rows;
-  bool may_join, is_joined;  // the units of a tile's keys, by a cluster
 
   [[gnu::always_inline]] constexpr int kv_head(const Call& c, int head) const {
     return c.tiled_heads ? head % kv_heads : head / group;

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
-#include "cuda/prefill/join.cuh"
 #include "cuda/prefill/options.cuh"
 #include "cuda/prefill/plan.hpp"
 #include "cuda/prefill/producer.cuh"
@@ -28,7 +27,7 @@ struct PrefillOutput {
   template <class Softmax>
   HEED_DEVICE void finish(float (&o)[dim / 2], Softmax& softmax) const {
     if (Shape::cut && rows.tile->unit >= 0) {
-      end_unit(o, softmax);
+      leave(o, softmax);
       if (!Shape::out_has_memory) rows.release(shared.queries_empty(0));
       return;
     }
@@ -109,35 +108,22 @@ struct PrefillOutput {
                                 rows.tile->end_of(i));
   }
 
-  // The sums of a unit of keys, for the cluster or for launch_partial_merge().
+  // The sums of a unit of keys, for launch_partial_merge().
   template <class Softmax>
-  HEED_DEVICE void end_unit(const float (&o)[dim / 2], Softmax& softmax) const {
-    const RowTile& tile = *rows.tile;
-    RowEnd ends[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      softmax.add_up(r);
-      ends[r] = {softmax.max[r] * softmax.scale, softmax.sum[r]};
-      const int i = rows.row(r);
-      if (ends[r].sum == 0 && tile.begin_of(i) < tile.end_of(i)) ends[r] = without_sum(ends[r].max);
-    }
-    if (plan.is_joined)
-      PrefillJoin<Shape>(c, plan, shared).send(o, ends);
-    else
-      leave(o, ends);
-  }
-
-  HEED_DEVICE void leave(const float (&o)[dim / 2], const RowEnd (&ends)[2]) const {
+  HEED_DEVICE void leave(const float (&o)[dim / 2], Softmax& softmax) const {
     const RowTile& tile = *rows.tile;
     const int group = plan.group, kv_head = plan.kv_head(c, tile.h),
               member = (c.tiled_heads ? tile.h / plan.kv_heads : tile.h - kv_head * group) + rows.member;
     const Partials::OfHead partials = plan.partials.of_head(c, group, c.sequence(tile.b), tile.b, kv_head);
+    softmax.add_up(0), softmax.add_up(1);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = rows.row(r);
       if (i >= tile.first_query + tile.rows) continue;
+      RowEnd end{softmax.max[r] * softmax.scale, softmax.sum[r]};
+      if (end.sum == 0 && tile.begin_of(i) < tile.end_of(i)) end = without_sum(end.max);
       float* const to = partials.at(tile.unit, i * group + member);
-      if (rows.lane % 4 == 0) *reinterpret_cast<float2*>(to) = {ends[r].max, ends[r].sum};
+      if (rows.lane % 4 == 0) *reinterpret_cast<float2*>(to) = {end.max, end.sum};
 #pragma unroll
       for (int n = 0; n < dim / 8; n += 2)
         if (8 * n < c.value_dim)

@@ -223,20 +223,4 @@ struct PrefillShape {
   static_assert(shared_bytes <= 232448);
 };
 
-// Up to so many units of a tile's keys are joined by a cluster of as many blocks: a cluster of more is not
-// one that every device has.
-constexpr int max_joined = 8;
-
-// Where a block has what those of its cluster send it: of each unit, the rows that are its own, in sixteens,
-// each as a warp of consumers has them.
-template <class Shape>
-struct JoinLayout {
-  static constexpr int warps = 4 * Shape::groups, warp_bytes = (Shape::value_dim / 8 + 1) * 512;
-  static constexpr int own_warps(int units, int rank) { return (warps - rank + units - 1) / units; }
-  static constexpr int max_own_warps(int units) { return own_warps(units, 0); }
-  static constexpr bool has_room(int units) {
-    return units * max_own_warps(units) * warp_bytes <= Shape::bias_at - Shape::queries_at;
-  }
-};
-
 }  // namespace heed::cuda

@@ -51,7 +51,7 @@ struct PrefillLaunch {
 }  // namespace
 
 void launch_prefill(const Call& call, const Extents& extents, const PrefillTiles& tiles,
-                    const Workspace& workspace, Stream stream, Cut cut) {
+                    const Workspace& workspace, Stream stream) {
   if (tiles.count * call.heads == 0) return;
   Call c = call;
   GatheredRows rows{};
@@ -63,11 +63,11 @@ void launch_prefill(const Call& call, const Extents& extents, const PrefillTiles
   PrefillPlan plan = prefill_plan(c, extents, tiles);
   plan.next_tile = workspace.counters();
   plan.mask = packed(c, extents.mask, memory, stream);
-  if (plan.partials.units > 0 && (plan.partials.starts || !tiles.starts))
-    plan.partials.states = reinterpret_cast<float*>(memory);
-  plan.may_join = cut != Cut::apart && !tiles.starts;
+  plan.partials.states = reinterpret_cast<float*>(memory);
   plan.key_scales = rows.key_scales, plan.value_scales = rows.value_scales, plan.scale_rows = rows.scale_rows;
   PrefillLaunch{c, extents, plan, stream}.run(prefill_dims_for(c));
+  if (plan.partials.units > 0 && (plan.partials.starts || !tiles.starts))
+    launch_partial_merge(c, plan.partials, nullptr, stream);
 }
 
 }  // namespace heed::cuda

@@ -93,9 +93,6 @@ struct PrefillShared {
   HEED_DEVICE SharedAddress values_empty(unsigned n) const { return at + 160 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress bias_full(unsigned n) const { return at + 208 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress bias_empty(unsigned n) const { return at + 232 + n % Shape::stages * 8; }
-  // What other blocks of a cluster send, and which rows they have made something of that is not finite.
-  HEED_DEVICE SharedAddress joined() const { return at + 512; }
-  HEED_DEVICE unsigned char* is_poisoned(int row) const { return memory + 640 + row; }
   // Of the n-th use of a stage, of queries, or of a slot.
   HEED_DEVICE static unsigned phase(unsigned n) { return n / Shape::stages & 1; }
   HEED_DEVICE static unsigned query_phase(unsigned n) { return n / Shape::query_stages & 1; }
@@ -112,10 +109,6 @@ struct PrefillShared {
       barrier_init(keys_full(n), 1), barrier_init(keys_empty(n), Shape::groups);
       barrier_init(values_full(n), 1), barrier_init(values_empty(n), Shape::groups);
       if (Shape::biased) barrier_init(bias_full(n), 1), barrier_init(bias_empty(n), 4 * Shape::groups);
-    }
-    if constexpr (Shape::cut) {
-      barrier_init(joined(), 1);
-      for (int row = 0; row < Shape::rows; row += 16) clear_shared16(at + 640 + row);
     }
     publish_barriers();
   }
@@ -271,8 +264,6 @@ class PrefillProducer {
   HEED_DEVICE void run() {
     if constexpr (Shape::in_sixteens)
       wait_for_prior_launches();  // lists, and what they make of an int8 cache
-    if constexpr (Shape::cut)
-      if (plan.is_joined) cluster_arrive();  // with the consumers, who wait for every thread
     unsigned n = 0;
     for (int number = static_cast<int>(block_index()); number < plan.tiles; ++n) {
       if (Shape::cut && plan.tile_starts) wait_for_prior_launches();

@@ -118,7 +118,7 @@ std::int64_t prefill_units(const Call&, const Sequence&);  // that its keys are 
 int prefill_tile_keys(const Call&);
 std::int64_t prefill_bytes(const Call&, const Extents&);
 // Of a cached call k and v say how their rows are to lie in the workspace.
-void launch_prefill(const Call&, const Extents&, const PrefillTiles&, const Workspace&, Stream, Cut);
+void launch_prefill(const Call&, const Extents&, const PrefillTiles&, const Workspace&, Stream);
 
 // A few rows of bf16 or f16 that share a KV head.
 const char* decode_refuses(const Call&);

@@ -117,8 +117,6 @@ struct Warpgroup {
 // Blocks of a cluster run at the same time and write to each other's shared memory. Waits until every thread
 // of the cluster that still runs has arrived.
 HEED_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
-// And others see that what was read before may be overwritten.
-HEED_DEVICE void cluster_arrive_released() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 HEED_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
 // The same address in block `rank` of the cluster.
 HEED_DEVICE SharedAddress map_to_rank(SharedAddress own, int rank) {

@@ -8,7 +8,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
 #include <vector>
 
 #include "cuda/call.hpp"
@@ -63,14 +62,6 @@ inline bool barrier_is_complete(SharedAddress barrier, unsigned parity) {
 inline void barrier_wait(SharedAddress barrier, unsigned parity) {
   while (!barrier_is_complete(barrier, parity)) emulated::step_aside();
 }
-
-// Blocks run one after the other here, so that no launch asks for clusters.
-[[noreturn]] inline void refuse_clusters() { throw std::logic_error("clusters are not emulated"); }
-inline void cluster_arrive() { refuse_clusters(); }
-inline void cluster_arrive_released() { refuse_clusters(); }
-inline void cluster_wait() { refuse_clusters(); }
-inline SharedAddress map_to_rank(SharedAddress, int) { refuse_clusters(); }
-inline void store_remote(SharedAddress, const float (&)[4], SharedAddress) { refuse_clusters(); }
 
 inline bool elect_one() { return lane_index() == 0; }
 template <int>
