@@ -71,19 +71,20 @@ CLAIM(every_width_of_heads_has_a_prefill_kernel_that_holds_it) {
   using enum PrefillKind;
   const float number = 0;
   const cache::PagedSequence cached{};
-  for (const PrefillKind kind : {plain, cut, capped, masked, masked_capped, sloped, biased, dropping, scaled})
+  for (const PrefillKind kind :
+       {plain, cut, capped, masked, masked_capped, sloped, biased, dropping, scaled, cut_scaled})
     for (int dim = 8; dim <= 256; dim += 8)
       for (int value_dim = 8; value_dim <= 256; value_dim += 8) {
-        if (kind == cut && value_dim > 128 && value_dim <= 192)
+        if (is_cut(kind) && value_dim > 128 && value_dim <= 192)
           continue;  // 2048 keys are no whole tiles there
-        Call c = call_of(1, 1, 1, kind == cut ? 64 : 4096, 4096, false);
+        Call c = call_of(1, 1, 1, is_cut(kind) ? 64 : 4096, 4096, false);
         c.dim = dim, c.value_dim = value_dim;
         if (kind == capped || kind == masked_capped) c.cap = 30;
         if (kind == masked || kind == masked_capped) c.mask_count = 1;
         if (kind == sloped) c.alibi.of_heads = &number;
         if (kind == biased) c.bias.data = &number;
         if (kind == dropping) c.drop_below = 1;
-        if (kind == scaled) c.cached = &cached, c.layout.is_quantized = true;
+        if (is_scaled(kind)) c.cached = &cached, c.layout.is_quantized = true;
         const PrefillDims found = prefill_dims_for(c);
         const int name = static_cast<int>(kind);
         expect(prefill_kind(c) == kind, "kind ", name);

@@ -236,9 +236,13 @@ struct CachedPrefill {
   std::int64_t page_size, tokens, queries, dim, value_dim;  // page_size 0: contiguous
   std::int64_t fewer = 37;                                  // tokens of the second sequence
 
-  KvCache cache() const {
-    KvCacheConfig config{
-        .batch = 2, .kv_heads = 2, .capacity = tokens + 40, .dim = dim, .value_dim = value_dim, .type = type};
+  KvCache cache(std::int64_t batch = 2) const {
+    KvCacheConfig config{.batch = batch,
+                         .kv_heads = 2,
+                         .capacity = tokens + 40,
+                         .dim = dim,
+                         .value_dim = value_dim,
+                         .type = type};
     if (page_size > 0) config.page_size = page_size;
     return KvCache(config);
   }
@@ -395,12 +399,17 @@ CLAIM(prefill_over_pages_that_a_window_has_passed_has_the_bits_of_prefill_over_r
   expect(same_bits(run(prefill, alone, {})->out, out), "a window of ", window);
 }
 
-// Integers are the operands; scales are factors of scores and weights.
-CLAIM(prefill_over_int8_pages_is_within_the_bound) {
+// Integers are the operands; scales are factors of scores and weights. The last four have few queries over
+// many keys, which are cut; in a batch they are not alike.
+CLAIM(prefill_over_int8_pages_is_within_the_bound_and_has_one_answer) {
   for (const CachedPrefill& t : {CachedPrefill{CacheType::int8, 16, 300, 150, 64, 64},
                                  {CacheType::int8, 64, 1100, 300, 128, 128},
                                  {CacheType::int8, 32, 517, 130, 96, 40},
-                                 {CacheType::int8, 0, 700, 200, 256, 256}})
+                                 {CacheType::int8, 0, 700, 200, 256, 256},
+                                 {CacheType::int8, 64, 4300, 100, 128, 128},
+                                 {CacheType::int8, 0, 8200, 250, 64, 64},
+                                 {CacheType::int8, 16, 2600, 40, 256, 256},
+                                 {CacheType::int8, 32, 4200, 128, 96, 40, 0}})
     for (const DType dtype : {DType::bf16, DType::f16}) {
       KvCache cache = t.cache();
       const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 161, 2, dtype),
@@ -417,6 +426,19 @@ CLAIM(prefill_over_int8_pages_is_within_the_bound) {
       const Check result = check(inputs, outputs, options);
       expect(result.beyond_bound == 0, "pages of ", t.page_size, ", dims ", t.dim, " and ", t.value_dim, ": ",
              result.beyond_bound, " beyond the bound, first ", result.first_miss);
+      for (std::int64_t b = 0; b < 2; ++b) {
+        CachedPrefill one = t;
+        one.tokens = counts[static_cast<std::size_t>(b)];
+        KvCache own = one.cache(1);
+        own.append(entry(k, b, one.tokens).view(), entry(v, b, one.tokens).view());
+        const Tensor own_q = entry(q, b, t.queries);
+        Tensor own_out({1, 4, t.queries, t.value_dim}, dtype);
+        expect(run(prefill, make_problem({.q = own_q.view(), .cache = &own}, {.out = own_out.mutable_view()},
+                                         options)),
+               "refused");
+        expect(same_bits(own_out, entry(out, b, t.queries)), "pages of ", t.page_size, ", dims ", t.dim,
+               " and ", t.value_dim, ", sequence ", b, " alone");
+      }
     }
 }
 

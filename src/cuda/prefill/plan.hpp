@@ -68,7 +68,7 @@ constexpr PrefillDims prefill_dims[] = {{32, 32},   {64, 64},   {96, 96},  {128,
 
 // What a kernel is compiled for beside ranges of keys, sink and log-sum-exp: nothing; few queries over many
 // keys, which are cut; a softcap; boolean masks and documents, with a softcap, ALiBi, a bias or dropout or
-// without; keys and values of an int8 cache, whose scales are factors of scores and weights; or a cache whose
+// without; keys and values of an int8 cache, whose scales are factors of scores and weights, or a cache whose
 // pages the copy engine reads itself, for many queries or for few.
 enum class PrefillKind : std::uint8_t {
   plain,
@@ -81,11 +81,15 @@ enum class PrefillKind : std::uint8_t {
   dropping,
   scaled,
   paged,
+  cut_scaled,
   cut_paged
 };
 
 constexpr bool is_cut(PrefillKind kind) {
-  return kind == PrefillKind::cut || kind == PrefillKind::cut_paged;
+  return kind == PrefillKind::cut || kind == PrefillKind::cut_scaled || kind == PrefillKind::cut_paged;
+}
+constexpr bool is_scaled(PrefillKind kind) {
+  return kind == PrefillKind::scaled || kind == PrefillKind::cut_scaled;
 }
 constexpr bool is_paged(PrefillKind kind) {
   return kind == PrefillKind::paged || kind == PrefillKind::cut_paged;
@@ -109,9 +113,9 @@ constexpr bool cuts_keys(const Sequence& s) {
 constexpr bool reads_pages(const Call& c) { return c.cached && c.k.data && !c.v.data; }
 
 constexpr PrefillKind prefill_kind(const Call& c) {
-  if (c.cached && c.layout.is_quantized) return PrefillKind::scaled;
   const bool has_units = c.value_dim <= 128 || c.value_dim > 192,  // of whole tiles of keys
       cuts = has_units && (c.sequences ? c.cuts_some : cuts_keys(c.each));
+  if (c.cached && c.layout.is_quantized) return cuts ? PrefillKind::cut_scaled : PrefillKind::scaled;
   if (reads_pages(c)) return cuts ? PrefillKind::cut_paged : PrefillKind::paged;
   if (c.drop_below > 0) return PrefillKind::dropping;
   if (c.bias.data) return PrefillKind::biased;
@@ -124,7 +128,7 @@ constexpr PrefillKind prefill_kind(const Call& c) {
 
 // A softcap with 192 and 128 dimensions has too few registers (C7511); others are for calls that are rarer.
 constexpr bool has_kernel(const PrefillDims& of, PrefillKind kind) {
-  if (has_masks(kind) || kind == PrefillKind::scaled)
+  if (has_masks(kind) || is_scaled(kind))
     return of.dim == of.value_dim && (of.dim & (of.dim - 1)) == 0 && of.dim > 32;
   if (kind == PrefillKind::cut) return of.value_dim != 192;
   if (is_paged(kind)) return of.dim == of.value_dim && of.dim > 32 && of.dim != 192;
@@ -143,9 +147,10 @@ constexpr PrefillDims prefill_dims_for(const Call& c) {
 // heads of 128 took 115 us from rows, of which the gather was 18 (H200, November 2026).
 constexpr bool may_read_pages(const Call& c) {
   const PrefillKind kind = prefill_kind(c);
-  if (!c.cached || c.layout.page_size % 64 != 0 || !(kind == PrefillKind::plain || is_cut(kind))) return false;
+  const bool is_cut = kind == PrefillKind::cut, is_plain = kind == PrefillKind::plain;
+  if (!c.cached || c.layout.page_size % 64 != 0 || !(is_plain || is_cut)) return false;
   const PrefillDims dims = prefill_dims_for(c);
-  return dims.dim > 0 && has_kernel(dims, is_cut(kind) ? PrefillKind::cut_paged : PrefillKind::paged);
+  return dims.dim > 0 && has_kernel(dims, is_cut ? PrefillKind::cut_paged : PrefillKind::paged);
 }
 
 // Warpgroups of 64 rows. Three for heads of 64 and less, whose exponentials then hide behind more products:
@@ -176,7 +181,7 @@ struct PrefillShape {
   static constexpr bool capped = kind == PrefillKind::capped || kind == PrefillKind::masked_capped;
   static constexpr bool bounded = has_bound;
   static_assert(!bounded || (capped && element == Type::bf16));
-  static constexpr bool cut = is_cut(kind), scaled = kind == PrefillKind::scaled;
+  static constexpr bool cut = is_cut(kind), scaled = is_scaled(kind);
   static constexpr bool masked = has_masks(kind), sloped = kind == PrefillKind::sloped,
                         biased = kind == PrefillKind::biased, dropping = kind == PrefillKind::dropping,
                         paged = is_paged(kind);

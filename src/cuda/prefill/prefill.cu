@@ -24,8 +24,8 @@ std::int64_t prefill_bytes(const Call& c, const Extents& extents) {
 namespace {
 
 using enum PrefillKind;
-constexpr PrefillKind kinds[] = {plain,  cut,    capped,   masked, masked_capped,
-                                 sloped, biased, dropping, scaled, paged,  cut_paged};
+constexpr PrefillKind kinds[] = {plain,  cut,      capped, masked, masked_capped, sloped,
+                                 biased, dropping, scaled, paged,  cut_scaled,    cut_paged};
 
 // What a launch of one kernel takes beside its shape.
 struct PrefillLaunch {
