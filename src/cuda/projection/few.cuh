@@ -21,7 +21,7 @@ class FewRows {
     first_out = (block % across * few_warps + thread_index() / 32) * outs;
 #pragma unroll
     for (int r = 0; r < rows; ++r) row_at[r] = row_offset(m.x, first_row + r);
-    x_is_run = m.x.dim == m.in || m.x.tensor.stride.heads == m.x.dim * m.x.tensor.stride.dim;
+    x_is_run = is_run(m.x, m.in);
   }
 
   HEED_DEVICE void run() {
@@ -59,40 +59,18 @@ class FewRows {
   HEED_DEVICE void add(float (&chain)[outs][rows], std::int64_t k, int count) const {
     float w[outs][step];
 #pragma unroll
-    for (int o = 0; o < outs; ++o) read_weights(w[o], first_out + o, k);
+    for (int o = 0; o < outs; ++o) read_four_weights(m, first_out + o, k, w[o]);
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       if (first_row + r >= m.rows) break;
       float x[step];
-      read_inputs(x, row_at[r], k);
+      read_four(m.x, x_is_run, row_at[r], k, m.in - k, x);
 #pragma unroll
       for (int o = 0; o < outs; ++o)
 #pragma unroll
         for (int e = 0; e < step; ++e)
           if (e < count) chain[o][r] = fmaf(w[o][e], x[e], chain[o][r]);
     }
-  }
-
-  // Zeros behind the last input, and for outputs that there are not.
-  HEED_DEVICE void read_weights(float (&to)[step], std::int64_t out, std::int64_t k) const {
-    const std::int64_t at = out * m.w_row + k * m.w_step;
-    read_four({m.w, at, m.w_step, m.w_type, 16 * m.w_step}, out < m.out ? m.in - k : 0, to);
-  }
-  HEED_DEVICE void read_inputs(float (&to)[step], std::int64_t at, std::int64_t k) const {
-    const Tensor& t = m.x.tensor;
-    if (x_is_run)
-      return read_four({t.data, at + k * t.stride.dim, t.stride.dim, t.type, 16 * t.stride.dim}, m.in - k,
-                       to);
-#pragma unroll
-    for (int e = 0; e < step; ++e) to[e] = k + e < m.in ? read_at(t, at + column_offset(m.x, k + e)) : 0.0f;
-  }
-  HEED_DEVICE static void read_four(const Row& row, std::int64_t count, float (&to)[step]) {
-    const float* const floats = static_cast<const float*>(row.data) + row.first;
-    if (row.type == Type::f32 && row.step == 1 && count >= step &&
-        reinterpret_cast<std::uintptr_t>(floats) % 16 == 0)
-      return load4(to, floats);
-#pragma unroll
-    for (int e = 0; e < step; ++e) to[e] = e < count ? read(row, e) : 0.0f;
   }
 
   // Each lane has all totals.
@@ -111,7 +89,7 @@ class FewRows {
   const LinearMap& m;
   std::int64_t first_row, first_out;
   std::int64_t row_at[rows];  // of x
-  bool x_is_run;              // the inputs of a row lie one step apart
+  bool x_is_run;
 };
 
 }  // namespace heed::cuda

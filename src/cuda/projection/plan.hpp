@@ -118,17 +118,24 @@ constexpr std::int64_t few_blocks(const LinearMap& m) {
   return tiles_of(m.rows, few_rows) * tiles_of(m.out, few_outs * few_warps);
 }
 
-constexpr int projection_threads = 256, projection_tile = 64, projection_depth = 16;
+// In f32, more rows: squares of 4 x 4 sums that a thread has along each side of a block's tile.
+template <int squares_along_a_side>
+struct SquaresShape {
+  static constexpr int squares = squares_along_a_side, side = 4 * squares;
+  static constexpr int threads = 256, tile = 64 * squares, depth = 16;
+};
+// Where large tiles fill the device, and where they do not.
+using SmallSquares = SquaresShape<1>;
+using LargeSquares = SquaresShape<2>;
 
-constexpr std::int64_t projection_tiles(std::int64_t n) {
-  return (n + projection_tile - 1) / projection_tile;
-}
 // A block for every tile of y, and of w.
+template <class Shape>
 constexpr std::int64_t blocks_of(const LinearMap& m) {
-  return projection_tiles(m.rows) * projection_tiles(m.out);
+  return tiles_of(m.rows, Shape::tile) * tiles_of(m.out, Shape::tile);
 }
+template <class Shape>
 constexpr std::int64_t blocks_of(const WeightGradient& g) {
-  return g.rows > 0 ? projection_tiles(g.out) * projection_tiles(g.in) : 0;
+  return g.rows > 0 ? tiles_of(g.out, Shape::tile) * tiles_of(g.in, Shape::tile) : 0;
 }
 
 void launch_on_hopper(const LinearMaps&, Stream);

@@ -8,18 +8,36 @@
 namespace heed::cuda {
 namespace {
 
-__global__ void __launch_bounds__(projection_threads) map_linearly(const __grid_constant__ LinearMap m) {
-  __shared__ ProjectionMemory memory;
-  LinearMapTile(m, memory).run();
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads) map_linearly(const __grid_constant__ LinearMap m) {
+  __shared__ ProjectionMemory<Shape> memory;
+  LinearMapTile<Shape>(m, memory).run();
 }
 
 __global__ void __launch_bounds__(32 * few_warps) map_few_rows(const __grid_constant__ LinearMap m) {
   FewRows(m).run();
 }
 
-__global__ void __launch_bounds__(projection_threads) add_gradient(const __grid_constant__ WeightGradient g) {
-  __shared__ ProjectionMemory memory;
-  WeightGradientTile(g, memory).run();
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads) add_gradient(const __grid_constant__ WeightGradient g) {
+  __shared__ ProjectionMemory<Shape> memory;
+  WeightGradientTile<Shape>(g, memory).run();
+}
+
+template <class Shape>
+void launch_squares(const LinearMap& m, Stream stream) {
+  map_linearly<Shape><<<static_cast<unsigned>(blocks_of<Shape>(m)), Shape::threads, 0, stream>>>(m);
+}
+template <class Shape>
+void launch_squares(const WeightGradient& g, Stream stream) {
+  add_gradient<Shape><<<static_cast<unsigned>(blocks_of<Shape>(g)), Shape::threads, 0, stream>>>(g);
+}
+template <class Work>
+void launch_in_f32(const Work& work, Stream stream) {
+  if (blocks_of<LargeSquares>(work) < device_facts().multiprocessors)
+    launch_squares<SmallSquares>(work, stream);
+  else
+    launch_squares<LargeSquares>(work, stream);
 }
 
 template <Type type, class Shape>
@@ -64,14 +82,14 @@ void launch(const LinearMaps& maps, Stream stream) {
     if (m.rows <= max_few_rows)
       map_few_rows<<<static_cast<unsigned>(few_blocks(m)), 32 * few_warps, 0, stream>>>(m);
     else
-      map_linearly<<<static_cast<unsigned>(blocks_of(m)), projection_threads, 0, stream>>>(m);
+      launch_in_f32(m, stream);
     check(cudaGetLastError(), "cuda: project");
   }
 }
 
 void launch(const WeightGradient& g, Stream stream) {
-  if (blocks_of(g) == 0) return;
-  add_gradient<<<static_cast<unsigned>(blocks_of(g)), projection_threads, 0, stream>>>(g);
+  if (blocks_of<SmallSquares>(g) == 0) return;
+  launch_in_f32(g, stream);
   check(cudaGetLastError(), "cuda: gradient of a projection");
 }
 

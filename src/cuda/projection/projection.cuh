@@ -9,98 +9,128 @@
 
 namespace heed::cuda {
 
-// Stretches of both operands, the summed index first.
+// Two stretches of both operands, the summed index first.
+template <class Shape>
 struct alignas(16) ProjectionMemory {
-  static constexpr int pitch = projection_tile + 4;  // writes down a column lie in other banks
-  float rows[projection_depth][pitch], columns[projection_depth][pitch];
+  static constexpr int pitch = Shape::tile + 4;  // writes down a column lie in other banks
+  struct Stretch {
+    float rows[Shape::depth][pitch], columns[Shape::depth][pitch];
+  };
+  Stretch stretch[2];
 };
 
-// The 4 x 4 sums of a thread.
+// The sums of a thread: squares of 4 x 4 that lie 64 rows and 64 columns apart.
+template <class Shape>
 class ProjectionSums {
+  static constexpr int side = Shape::side, depth = Shape::depth;
+  using Stretch = typename ProjectionMemory<Shape>::Stretch;
+
  public:
-  HEED_DEVICE static int first_row() { return thread_index() / 16 * 4; }
-  HEED_DEVICE static int first_column() { return thread_index() % 16 * 4; }
+  HEED_DEVICE ProjectionSums() {
+#pragma unroll
+    for (int r = 0; r < side; ++r)
+#pragma unroll
+      for (int c = 0; c < side; ++c) chain[r][c] = 0, total[r][c] = -0.0f;
+  }
 
   // The chain goes on by `count` products.
-  HEED_DEVICE void add(const ProjectionMemory& memory, int count) {
-#pragma unroll 4
-    for (int e = 0; e < count; ++e) {
-      float a[4], b[4];
-      load4(a, &memory.rows[e][first_row()]), load4(b, &memory.columns[e][first_column()]);
-#pragma unroll
-      for (int r = 0; r < 4; ++r)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) chain[r][c] = fmaf(b[c], a[r], chain[r][c]);
+  HEED_DEVICE void add(const Stretch& from, int count) {
+    if (count == depth) {
+#pragma unroll 8
+      for (int e = 0; e < depth; ++e) add_products(from, e);
+    } else {
+#pragma unroll 1
+      for (int e = 0; e < count; ++e) add_products(from, e);
     }
   }
   // The total, which is -0 before the first chain: a sum of one chain keeps the sign of a zero.
   HEED_DEVICE void end_chain() {
 #pragma unroll
-    for (int r = 0; r < 4; ++r)
+    for (int r = 0; r < side; ++r)
 #pragma unroll
-      for (int c = 0; c < 4; ++c) total[r][c] = total[r][c] + chain[r][c], chain[r][c] = 0;
+      for (int c = 0; c < side; ++c) total[r][c] = total[r][c] + chain[r][c], chain[r][c] = 0;
   }
+  // With their rows and columns in the tile.
   template <class Take>
   HEED_DEVICE void each(const Take& take) const {
 #pragma unroll
-    for (int r = 0; r < 4; ++r)
+    for (int r = 0; r < side; ++r)
 #pragma unroll
-      for (int c = 0; c < 4; ++c) take(first_row() + r, first_column() + c, total[r][c]);
+      for (int c = 0; c < side; ++c) take(first_row() + place(r), first_column() + place(c), total[r][c]);
   }
 
  private:
-  float chain[4][4] = {};
-  float total[4][4] = {{-0.0f, -0.0f, -0.0f, -0.0f},
-                       {-0.0f, -0.0f, -0.0f, -0.0f},
-                       {-0.0f, -0.0f, -0.0f, -0.0f},
-                       {-0.0f, -0.0f, -0.0f, -0.0f}};
+  HEED_DEVICE static int first_row() { return thread_index() / 16 * 4; }
+  HEED_DEVICE static int first_column() { return thread_index() % 16 * 4; }
+  HEED_DEVICE static constexpr int place(int n) { return n / 4 * 64 + n % 4; }
+
+  HEED_DEVICE void add_products(const Stretch& from, int e) {
+    float a[side], b[side];
+#pragma unroll
+    for (int n = 0; n < side; n += 4)
+      load4(a + n, &from.rows[e][first_row() + place(n)]),
+          load4(b + n, &from.columns[e][first_column() + place(n)]);
+#pragma unroll
+    for (int r = 0; r < side; ++r)
+#pragma unroll
+      for (int c = 0; c < side; ++c) chain[r][c] = fmaf(b[c], a[r], chain[r][c]);
+  }
+
+  float chain[side][side], total[side][side];
 };
 
 // A tile of y: tokens are its rows, outputs its columns.
+template <class Shape>
 class LinearMapTile {
-  static constexpr int tile = projection_tile, depth = projection_depth;
-  static constexpr int lines = projection_threads / depth, passes = tile / lines;
-  static_assert(chain_terms % depth == 0 && tile % lines == 0);
+  static constexpr int tile = Shape::tile, depth = Shape::depth, squares = Shape::squares;
+  static_assert(chain_terms % depth == 0 && tile * depth == 4 * Shape::threads * squares);
 
  public:
-  HEED_DEVICE LinearMapTile(const LinearMap& map, ProjectionMemory& memory)
+  HEED_DEVICE LinearMapTile(const LinearMap& map, ProjectionMemory<Shape>& memory)
       : m(map),
         shared(memory),
-        first_row(block_index() % projection_tiles(m.rows) * tile),
-        first_out(block_index() / projection_tiles(m.rows) * tile) {
+        first_row(block_index() % tiles_of(m.rows, tile) * tile),
+        first_out(block_index() / tiles_of(m.rows, tile) * tile),
+        x_is_run(is_run(m.x, m.in)) {
 #pragma unroll
-    for (int n = 0; n < passes; ++n) row_at[n] = row_offset(m.x, first_row + line(n));
+    for (int n = 0; n < squares; ++n) row_at[n] = row_offset(m.x, first_row + line(n));
   }
 
+  // The next stretch is on its way while one is multiplied.
   HEED_DEVICE void run() {
     const std::int64_t summed = (m.in + 1) / 2 * 2;  // as the CPU fills up an odd width: -0 becomes 0
-    for (std::int64_t k = 0; k < summed; k += depth) {
+    fetch(0);
+    int at = 0;
+    for (std::int64_t k = 0; k < summed; k += depth, at ^= 1) {
       if (k > 0 && k % chain_terms == 0) sums.end_chain();
-      load(k);
+      put(shared.stretch[at]);
       sync();
-      sums.add(shared, static_cast<int>(summed - k < depth ? summed - k : depth));
-      sync();
+      if (k + depth < summed) fetch(k + depth);
+      sums.add(shared.stretch[at], static_cast<int>(summed - k < depth ? summed - k : depth));
     }
     sums.end_chain();
     write_tile();
   }
 
  private:
-  // A thread loads one input of every `lines`-th row, and of every `lines`-th output.
-  HEED_DEVICE static int input() { return thread_index() % depth; }
-  HEED_DEVICE static int line(int n) { return thread_index() / depth + n * lines; }
+  // A thread brings four inputs of every 64th row, and of every 64th output.
+  HEED_DEVICE static int input() { return thread_index() % 4 * 4; }
+  HEED_DEVICE static int line(int n) { return thread_index() / 4 + n * 64; }
 
-  HEED_DEVICE void load(std::int64_t k) {
-    const std::int64_t of = k + input(), column_at = column_offset(m.x, of);
-    const bool is_input = of < m.in;
+  HEED_DEVICE void fetch(std::int64_t k) {
+    const std::int64_t of = k + input();
 #pragma unroll
-    for (int n = 0; n < passes; ++n) {
-      const bool is_row = is_input && first_row + line(n) < m.rows,
-                 is_output = is_input && first_out + line(n) < m.out;
-      shared.rows[input()][line(n)] = is_row ? read_at(m.x.tensor, row_at[n] + column_at) : 0.0f;
-      shared.columns[input()][line(n)] =
-          is_output ? read({m.w, (first_out + line(n)) * m.w_row + of * m.w_step, 1, m.w_type, 16}, 0) : 0.0f;
+    for (int n = 0; n < squares; ++n) {
+      read_four(m.x, x_is_run, row_at[n], of, first_row + line(n) < m.rows ? m.in - of : 0, x[n]);
+      read_four_weights(m, first_out + line(n), of, w[n]);
     }
+  }
+  HEED_DEVICE void put(typename ProjectionMemory<Shape>::Stretch& to) const {
+#pragma unroll
+    for (int n = 0; n < squares; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        to.rows[input() + e][line(n)] = x[n][e], to.columns[input() + e][line(n)] = w[n][e];
   }
 
   HEED_DEVICE void write_tile() const {
@@ -113,69 +143,84 @@ class LinearMapTile {
   }
 
   const LinearMap& m;
-  ProjectionMemory& shared;
+  ProjectionMemory<Shape>& shared;
   const std::int64_t first_row, first_out;
-  std::int64_t row_at[passes];  // of x, for the rows that this thread loads
-  ProjectionSums sums;
+  const bool x_is_run;
+  std::int64_t row_at[squares];        // of x, for the rows that this thread brings
+  float x[squares][4], w[squares][4];  // of the next stretch
+  ProjectionSums<Shape> sums;
 };
 
 // A tile of w: outputs are its rows, inputs its columns. Tokens run in blocks of one length from the first,
 // each a chain, blocks are added in order, and then their sum to what was there (G10).
+template <class Shape>
 class WeightGradientTile {
-  static constexpr int tile = projection_tile, depth = projection_depth;
-  static constexpr int lines = projection_threads / tile, passes = depth / lines;
+  static constexpr int tile = Shape::tile, depth = Shape::depth, squares = Shape::squares;
   // fault: cuda-weight-gradient-chain
   static constexpr std::int64_t block = 256;  // tokens
-  static_assert(block % depth == 0 && depth % lines == 0);
+  static_assert(block % depth == 0 && tile * depth == 4 * Shape::threads * squares);
 
  public:
-  HEED_DEVICE WeightGradientTile(const WeightGradient& gradient, ProjectionMemory& memory)
+  HEED_DEVICE WeightGradientTile(const WeightGradient& gradient, ProjectionMemory<Shape>& memory)
       : g(gradient),
         shared(memory),
-        first_in(block_index() % projection_tiles(g.in) * tile),
-        first_out(block_index() / projection_tiles(g.in) * tile),
-        x_at(column_offset(g.x, first_in + number())),
-        y_at(column_offset(g.y, first_out + number())) {}
+        first_in(block_index() % tiles_of(g.in, tile) * tile),
+        first_out(block_index() / tiles_of(g.in, tile) * tile),
+        x_is_run(is_run(g.x, g.in)),
+        y_is_run(is_run(g.y, g.out)) {}
 
   HEED_DEVICE void run() {
-    for (std::int64_t first = 0; first < g.rows; first += depth) {
+    fetch(0);
+    int at = 0;
+    for (std::int64_t first = 0; first < g.rows; first += depth, at ^= 1) {
       if (first > 0 && first % block == 0) end_block();
-      load(first);
+      put(shared.stretch[at]);
       sync();
-      sums.add(shared, depth);
+      if (first + depth < g.rows) fetch(first + depth);
+      sums.add(shared.stretch[at], depth);
       if (has_bias())
-        for (int e = 0; e < depth; ++e) bias_chain = bias_chain + shared.rows[e][number()];
-      sync();
+        for (int e = 0; e < depth; ++e) bias_chain = bias_chain + shared.stretch[at].rows[e][thread_index()];
     }
     end_block();
     write_tile();
   }
 
  private:
-  // A thread loads one input and one output of every `lines`-th token. The first ones have that of a bias.
-  HEED_DEVICE static int number() { return thread_index() % tile; }
-  HEED_DEVICE static int token(int n) { return thread_index() / tile + n * lines; }
+  // A thread brings four inputs and four outputs of some tokens. The first ones have that of a bias.
+  HEED_DEVICE static int number() { return thread_index() % (tile / 4) * 4; }
+  HEED_DEVICE static int token(int n) { return thread_index() / (tile / 4) + n * (depth / squares); }
   // fault: cuda-weight-gradient-of-a-bias
   HEED_DEVICE bool has_bias() const { return g.bias && first_in == 0 && thread_index() < tile; }
 
-  HEED_DEVICE void load(std::int64_t first) {
+  HEED_DEVICE void fetch(std::int64_t first) {
 #pragma unroll
-    for (int n = 0; n < passes; ++n) {
-      const std::int64_t row = first + token(n);
+    for (int n = 0; n < squares; ++n) {
+      const std::int64_t row = first + token(n), in = first_in + number(), out = first_out + number();
       const bool is_row = row < g.rows;
-      float x = 0, y = 0;
-      if (is_row && first_in + number() < g.in) x = read_at(g.x.tensor, row_offset(g.x, row) + x_at);
-      if (is_row && first_out + number() < g.out) y = read_at(g.y.tensor, row_offset(g.y, row) + y_at);
+      read_four(g.x, x_is_run, row_offset(g.x, row), in, is_row ? g.in - in : 0, x[n]);
+      read_four(g.y, y_is_run, row_offset(g.y, row), out, is_row ? g.out - out : 0, y[n]);
       // fault: cuda-weight-gradient-of-padding
-      if (!is_finite(x) && !has_gradient(row)) x = 0;
-      shared.rows[token(n)][number()] = y, shared.columns[token(n)][number()] = x;
+      if (!are_finite(x[n]) && !has_gradient(row)) clear_not_finite(x[n]);
     }
+  }
+  HEED_DEVICE static bool are_finite(const float (&of)[4]) {
+    return is_finite(of[0]) && is_finite(of[1]) && is_finite(of[2]) && is_finite(of[3]);
   }
   // NaN and infinities of a token whose gradient is 0 are not read.
   HEED_DEVICE bool has_gradient(std::int64_t row) const {
     for (std::int64_t n = 0; n < g.out; ++n)
       if (read_at(g.y.tensor, row_offset(g.y, row) + column_offset(g.y, n)) != 0) return true;
     return false;
+  }
+  HEED_DEVICE static void clear_not_finite(float (&of)[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (!is_finite(of[e])) of[e] = 0;
+  }
+  HEED_DEVICE void put(typename ProjectionMemory<Shape>::Stretch& to) const {
+#pragma unroll
+    for (int n = 0; n < squares; ++n)
+      store4(&to.rows[token(n)][number()], y[n]), store4(&to.columns[token(n)][number()], x[n]);
   }
 
   HEED_DEVICE void end_block() {
@@ -190,16 +235,17 @@ class WeightGradientTile {
       float& to = g.w[output * g.in + input];
       to = to + (sum + 0.0f);  // -0 becomes 0
     });
-    if (!has_bias() || first_out + number() >= g.out) return;
-    float& to = g.bias[first_out + number()];
+    if (!has_bias() || first_out + thread_index() >= g.out) return;
+    float& to = g.bias[first_out + thread_index()];
     to = to + bias_sum;
   }
 
   const WeightGradient& g;
-  ProjectionMemory& shared;
+  ProjectionMemory<Shape>& shared;
   const std::int64_t first_in, first_out;
-  const std::int64_t x_at, y_at;  // of the input and the output that this thread loads
-  ProjectionSums sums;
+  const bool x_is_run, y_is_run;
+  float x[squares][4], y[squares][4];  // of the next stretch
+  ProjectionSums<Shape> sums;
   float bias_chain = 0, bias_sum = 0;
 };
 

@@ -26,4 +26,32 @@ HEED_DEVICE float read_at(const Tensor& t, std::int64_t offset) {
   return read({t.data, offset, 1, t.type, 16}, 0);
 }
 
+// Whether the numbers of a row lie one step apart, from head to head too.
+HEED_DEVICE bool is_run(const TokenRows& t, std::int64_t width) {
+  return t.dim == width || t.tensor.stride.heads == t.dim * t.tensor.stride.dim;
+}
+// Four of them, the first `count` of which there are: zeros for the others.
+HEED_DEVICE void read_four(const Row& row, std::int64_t count, float (&to)[4]) {
+  const float* const floats = static_cast<const float*>(row.data) + row.first;
+  if (row.type == Type::f32 && row.step == 1 && count >= 4 &&
+      reinterpret_cast<std::uintptr_t>(floats) % 16 == 0)
+    return load4(to, floats);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) to[e] = e < count ? read(row, e) : 0.0f;
+}
+// From number `first` on, of the row at an offset.
+HEED_DEVICE void read_four(const TokenRows& rows, bool is_run, std::int64_t at, std::int64_t first,
+                           std::int64_t count, float (&to)[4]) {
+  const Tensor& t = rows.tensor;
+  if (is_run)
+    return read_four({t.data, at + first * t.stride.dim, t.stride.dim, t.type, 16 * t.stride.dim}, count, to);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) to[e] = e < count ? read_at(t, at + column_offset(rows, first + e)) : 0.0f;
+}
+// Inputs k to k + 3 of an output, if there is one.
+HEED_DEVICE void read_four_weights(const LinearMap& m, std::int64_t out, std::int64_t k, float (&to)[4]) {
+  read_four({m.w, out * m.w_row + k * m.w_step, m.w_step, m.w_type, 16 * m.w_step},
+            out < m.out ? m.in - k : 0, to);
+}
+
 }  // namespace heed::cuda

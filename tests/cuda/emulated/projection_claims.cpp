@@ -36,7 +36,8 @@ const std::vector<Case> all_cases{{2, 37, 3, 11, 5, 13, DType::f32, DType::f32, 
                                   {1, 5, 1, 530, 1, 3, DType::f32, DType::f16, DType::bf16},
                                   {3, 87, 2, 33, 1, 65, DType::f32, DType::f32, DType::f32},
                                   {1, 256, 1, 2, 2, 1, DType::bf16, DType::f32, DType::f16},
-                                  {1, 1, 1, 1, 1, 1, DType::f32, DType::f32, DType::f32}};
+                                  {1, 1, 1, 1, 1, 1, DType::f32, DType::f32, DType::f32},
+                                  {1, 140, 1, 148, 2, 68, DType::f32, DType::f32, DType::f32}};
 
 std::string name_of(const Case& c) {
   return std::to_string(c.rows()) + " rows, " + std::to_string(c.in()) + " to " + std::to_string(c.out());
@@ -51,10 +52,10 @@ Tensor tokens(const Case& c, std::int64_t heads, std::int64_t dim, std::uint64_t
 
 TokenRows rows_of(const View& x) { return {lower(x), x.shape.dim, x.shape.length}; }
 
-template <class Tile, class Call>
+template <template <class> class Tile, class Shape, class Call>
 void run(const Call& call) {
-  ProjectionMemory memory;
-  emulated::launch(blocks_of(call), projection_threads, [&] { Tile(call, memory).run(); });
+  ProjectionMemory<Shape> memory;
+  emulated::launch(blocks_of<Shape>(call), Shape::threads, [&] { Tile<Shape>(call, memory).run(); });
 }
 
 LinearMap map_of(const Case& c, const Tensor& x, const Tensor& w, Tensor& y, const std::vector<float>& bias) {
@@ -82,11 +83,14 @@ CLAIM(projections_have_the_bits_of_the_cpu) {
     const Tensor x = tokens(c, c.in_heads, c.in_dim, 1, c.x),
                  w = Tensor::random({1, 1, c.out(), c.in()}, 2, 1, c.w);
     const std::vector<float> bias = floats_of(Tensor::random({1, 1, 1, c.out()}, 3));
-    Tensor wanted = tokens(c, c.out_heads, c.out_dim, 4, c.y), found = wanted;
+    const Tensor before = tokens(c, c.out_heads, c.out_dim, 4, c.y);
+    Tensor wanted = before, of_small = before, of_large = before;
     (*backend_of("test", Device::cpu).project(w.view(), bias))(x.view(), wanted.mutable_view());
-    run<LinearMapTile>(map_of(c, x, w, found, bias));
-    expect(found.memory() == wanted.memory(), name_of(c));
-    Tensor of_few = tokens(c, c.out_heads, c.out_dim, 4, c.y);
+    run<LinearMapTile, SmallSquares>(map_of(c, x, w, of_small, bias));
+    run<LinearMapTile, LargeSquares>(map_of(c, x, w, of_large, bias));
+    expect(of_small.memory() == wanted.memory(), name_of(c), ", small tiles");
+    expect(of_large.memory() == wanted.memory(), name_of(c), ", large tiles");
+    Tensor of_few = before;
     const LinearMap map = map_of(c, x, w, of_few, bias);
     emulated::launch(few_blocks(map), 32 * few_warps, [&] { FewRows(map).run(); });
     expect(of_few.memory() == wanted.memory(), name_of(c), ", few rows");
@@ -200,19 +204,27 @@ struct Gains {
       : w(Tensor::random({1, 1, c.out(), c.in()}, 7)), bias(Tensor::random({1, 1, 1, c.out()}, 8)) {}
 };
 
+template <class Shape>
+Gains gains_of(const Case& c, const Tensor& x, const Tensor& y) {
+  Gains found(c);
+  run<WeightGradientTile, Shape>(WeightGradient{.x = rows_of(x.view()),
+                                                .y = rows_of(y.view()),
+                                                .rows = c.rows(),
+                                                .in = c.in(),
+                                                .out = c.out(),
+                                                .w = static_cast<float*>(found.w.mutable_view().data),
+                                                .bias = static_cast<float*>(found.bias.mutable_view().data)});
+  return found;
+}
+
 void expect_gains_of_the_cpu(const Case& c, const Tensor& x, const Tensor& y, const std::string& what) {
-  Gains wanted(c), found = wanted;
+  Gains wanted(c);
   backend_of("test", Device::cpu)
       .add_weight_gradient(x.view(), y.view(), wanted.w.mutable_view(), wanted.bias.mutable_view());
-  run<WeightGradientTile>(WeightGradient{.x = rows_of(x.view()),
-                                         .y = rows_of(y.view()),
-                                         .rows = c.rows(),
-                                         .in = c.in(),
-                                         .out = c.out(),
-                                         .w = static_cast<float*>(found.w.mutable_view().data),
-                                         .bias = static_cast<float*>(found.bias.mutable_view().data)});
-  expect(found.w.memory() == wanted.w.memory(), what, ", the matrix");
-  expect(found.bias.memory() == wanted.bias.memory(), what, ", the bias");
+  for (const Gains& found : {gains_of<SmallSquares>(c, x, y), gains_of<LargeSquares>(c, x, y)}) {
+    expect(found.w.memory() == wanted.w.memory(), what, ", the matrix");
+    expect(found.bias.memory() == wanted.bias.memory(), what, ", the bias");
+  }
 }
 
 CLAIM(gradients_of_weights_have_the_bits_of_the_cpu) {
