@@ -82,7 +82,7 @@ def calls():
         yield from (Call("caches", ("causal ends",), queries=queries, keys=8192, cache=cache) for cache in (None, "bfloat16", "int8"))
     yield from (Call("caches", ("causal ends",), queries=512, keys=8192, dim=dim, cache="bfloat16") for dim in (64, 96, 256))
     yield from (Call("few queries", queries=queries, keys=8192) for queries in (2, 4, 8, 16, 32, 64, 128, 256, 512))
-    yield from (Call("few queries", queries=queries, keys=8192, cache="bfloat16") for queries in (16, 128))
+    yield from (Call("few queries", queries=queries, keys=8192, cache=cache) for queries in (16, 128) for cache in ("bfloat16", "int8"))
     for dim in (64, 80, 96, 128, 256):
         yield from (Call("one query", batch=64, queries=1, dim=dim, cache=cache) for cache in (None, "bfloat16"))
     yield from (Call("one query", batch=64, queries=1, dim=dim, cache="int8") for dim in (64, 96, 128, 256))

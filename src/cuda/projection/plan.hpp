@@ -30,6 +30,7 @@ struct LinearMaps {
   static constexpr int max = 3;
   LinearMap map[max];
   int count;
+  float* chains;  // room for those of each map by itself (chain_floats())
 };
 
 // w += y^T * x, bias += the sum of all rows of y
@@ -112,7 +113,6 @@ constexpr std::int64_t tiles_of(const LinearMaps& maps) {
 constexpr bool is_for_matrix_units(Type w, Type x) { return w == x && (w == Type::bf16 || w == Type::f16); }
 
 // In f32, few rows: a warp has some outputs of some rows, and each of its lanes a chain of inputs.
-constexpr std::int64_t max_few_rows = 64;
 constexpr int few_outs = 4, few_rows = 8, few_warps = 4;
 constexpr std::int64_t few_blocks(const LinearMap& m) {
   return tiles_of(m.rows, few_rows) * tiles_of(m.out, few_outs * few_warps);
@@ -124,7 +124,8 @@ struct SquaresShape {
   static constexpr int squares = squares_along_a_side, side = 4 * squares;
   static constexpr int threads = 256, tile = 64 * squares, depth = 16;
 };
-// Where large tiles fill the device, and where they do not.
+// Where large tiles fill the device, and where they do not. Where small ones do not either, a block has one
+// chain of inputs, and chains are added by another launch.
 using SmallSquares = SquaresShape<1>;
 using LargeSquares = SquaresShape<2>;
 
@@ -133,9 +134,21 @@ template <class Shape>
 constexpr std::int64_t blocks_of(const LinearMap& m) {
   return tiles_of(m.rows, Shape::tile) * tiles_of(m.out, Shape::tile);
 }
+constexpr std::int64_t chains_of(const LinearMap& m) { return tiles_of(m.in, chain_terms); }
+// Floats of all chains, before they are added: (chains, rows, out).
+constexpr std::int64_t chain_floats(const LinearMap& m) { return chains_of(m) * m.rows * m.out; }
 template <class Shape>
 constexpr std::int64_t blocks_of(const WeightGradient& g) {
   return g.rows > 0 ? tiles_of(g.out, Shape::tile) * tiles_of(g.in, Shape::tile) : 0;
+}
+
+// What maps in f32, on a device of so many multiprocessors.
+enum class InF32 : std::uint8_t { few_rows, large_squares, small_squares, chains };
+constexpr InF32 kernel_in_f32(const LinearMap& m, int multiprocessors) {
+  if (m.rows <= few_rows) return InF32::few_rows;
+  if (blocks_of<LargeSquares>(m) >= multiprocessors) return InF32::large_squares;
+  const bool is_full = blocks_of<SmallSquares>(m) >= multiprocessors;
+  return is_full || chains_of(m) == 1 ? InF32::small_squares : InF32::chains;
 }
 
 void launch_on_hopper(const LinearMaps&, Stream);

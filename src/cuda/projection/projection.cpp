@@ -106,6 +106,18 @@ bool is_together(const Projected& a, const Projected& b) {
          a.by.has_matrix_instructions_for(a.x.dtype) == b.by.has_matrix_instructions_for(b.x.dtype);
 }
 
+// What one map of a launch needs at most; maps are done one after the other.
+Memory chains_of(const LinearMaps& maps) {
+  const int multiprocessors = device_facts().multiprocessors;
+  std::int64_t floats = 0;
+  for (int n = 0; n < maps.count; ++n) {
+    const LinearMap& m = maps.map[n];
+    if (!is_for_matrix_units(m.w_type, m.x.tensor.type) && kernel_in_f32(m, multiprocessors) == InF32::chains)
+      floats = std::max(floats, chain_floats(m));
+  }
+  return floats > 0 ? take_memory(static_cast<std::size_t>(floats) * sizeof(float)) : Memory();
+}
+
 }  // namespace
 
 std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) {
@@ -132,6 +144,8 @@ void project_all(std::span<const Projected> all) {
       maps.map[maps.count++] =
           static_cast<const OnDevice&>(each.by).map_of(rows, x.shape.batch * x.shape.length, each.y);
     }
+    const Memory chains = chains_of(maps);
+    maps.chains = static_cast<float*>(chains.get());
     launch(maps, nullptr);
     all = all.subspan(static_cast<std::size_t>(maps.count));
   }

@@ -8,20 +8,35 @@
 namespace heed::cuda {
 namespace {
 
-template <class Shape>
-__global__ void __launch_bounds__(Shape::threads) map_linearly(const __grid_constant__ LinearMap m) {
-  __shared__ ProjectionMemory<Shape> memory;
-  LinearMapTile<Shape>(m, memory).run();
-}
-
 __global__ void __launch_bounds__(32 * few_warps) map_few_rows(const __grid_constant__ LinearMap m) {
   FewRows(m).run();
 }
 
 template <class Shape>
+__global__ void __launch_bounds__(Shape::threads) map_linearly(const __grid_constant__ LinearMap m) {
+  __shared__ ProjectionMemory<Shape> memory;
+  LinearMapTile<Shape>(m, memory, block_index()).run();
+}
+
+// Tiles of one chain, then those of the next.
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads)
+    map_chains(const __grid_constant__ LinearMap m, float* chains) {
+  __shared__ ProjectionMemory<Shape> memory;
+  const std::int64_t tiles = blocks_of<Shape>(m), chain = block_index() / tiles;
+  LinearMapTile<Shape>(m, memory, block_index() - chain * tiles).run_chain(chain, chains);
+}
+
+constexpr int sum_threads = 256;
+__global__ void __launch_bounds__(sum_threads)
+    add_chains(const __grid_constant__ LinearMap m, const float* chains) {
+  ChainSum::run(m, chains, block_index() * sum_threads + thread_index());
+}
+
+template <class Shape>
 __global__ void __launch_bounds__(Shape::threads) add_gradient(const __grid_constant__ WeightGradient g) {
   __shared__ ProjectionMemory<Shape> memory;
-  WeightGradientTile<Shape>(g, memory).run();
+  WeightGradientTile<Shape>(g, memory, block_index()).run();
 }
 
 template <class Shape>
@@ -32,12 +47,26 @@ template <class Shape>
 void launch_squares(const WeightGradient& g, Stream stream) {
   add_gradient<Shape><<<static_cast<unsigned>(blocks_of<Shape>(g)), Shape::threads, 0, stream>>>(g);
 }
-template <class Work>
-void launch_in_f32(const Work& work, Stream stream) {
-  if (blocks_of<LargeSquares>(work) < device_facts().multiprocessors)
-    launch_squares<SmallSquares>(work, stream);
-  else
-    launch_squares<LargeSquares>(work, stream);
+
+void launch_chains(const LinearMap& m, float* chains, Stream stream) {
+  const std::int64_t blocks = blocks_of<SmallSquares>(m) * chains_of(m);
+  map_chains<SmallSquares><<<static_cast<unsigned>(blocks), SmallSquares::threads, 0, stream>>>(m, chains);
+  add_chains<<<static_cast<unsigned>(tiles_of(m.rows * m.out, sum_threads)), sum_threads, 0, stream>>>(
+      m, chains);
+}
+
+void launch_in_f32(const LinearMap& m, float* chains, Stream stream) {
+  switch (kernel_in_f32(m, device_facts().multiprocessors)) {
+    case InF32::few_rows:
+      map_few_rows<<<static_cast<unsigned>(few_blocks(m)), 32 * few_warps, 0, stream>>>(m);
+      return;
+    case InF32::large_squares:
+      return launch_squares<LargeSquares>(m, stream);
+    case InF32::small_squares:
+      return launch_squares<SmallSquares>(m, stream);
+    case InF32::chains:
+      return launch_chains(m, chains, stream);
+  }
 }
 
 template <Type type, class Shape>
@@ -78,18 +107,17 @@ void launch(const LinearMaps& maps, Stream stream) {
     return first.w_type == Type::bf16 ? launch_matrix<Type::bf16>(maps, stream)
                                       : launch_matrix<Type::f16>(maps, stream);
   for (int n = 0; n < maps.count; ++n) {
-    const LinearMap& m = maps.map[n];
-    if (m.rows <= max_few_rows)
-      map_few_rows<<<static_cast<unsigned>(few_blocks(m)), 32 * few_warps, 0, stream>>>(m);
-    else
-      launch_in_f32(m, stream);
+    launch_in_f32(maps.map[n], maps.chains, stream);
     check(cudaGetLastError(), "cuda: project");
   }
 }
 
 void launch(const WeightGradient& g, Stream stream) {
   if (blocks_of<SmallSquares>(g) == 0) return;
-  launch_in_f32(g, stream);
+  if (blocks_of<LargeSquares>(g) >= device_facts().multiprocessors)
+    launch_squares<LargeSquares>(g, stream);
+  else
+    launch_squares<SmallSquares>(g, stream);
   check(cudaGetLastError(), "cuda: gradient of a projection");
 }
 

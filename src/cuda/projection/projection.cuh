@@ -86,33 +86,49 @@ class LinearMapTile {
   static_assert(chain_terms % depth == 0 && tile * depth == 4 * Shape::threads * squares);
 
  public:
-  HEED_DEVICE LinearMapTile(const LinearMap& map, ProjectionMemory<Shape>& memory)
+  HEED_DEVICE LinearMapTile(const LinearMap& map, ProjectionMemory<Shape>& memory, std::int64_t tile_number)
       : m(map),
         shared(memory),
-        first_row(block_index() % tiles_of(m.rows, tile) * tile),
-        first_out(block_index() / tiles_of(m.rows, tile) * tile),
+        first_row(tile_number % tiles_of(m.rows, tile) * tile),
+        first_out(tile_number / tiles_of(m.rows, tile) * tile),
         x_is_run(is_run(m.x, m.in)) {
 #pragma unroll
     for (int n = 0; n < squares; ++n) row_at[n] = row_offset(m.x, first_row + line(n));
   }
 
-  // The next stretch is on its way while one is multiplied.
   HEED_DEVICE void run() {
     const std::int64_t summed = (m.in + 1) / 2 * 2;  // as the CPU fills up an odd width: -0 becomes 0
-    fetch(0);
-    int at = 0;
-    for (std::int64_t k = 0; k < summed; k += depth, at ^= 1) {
-      if (k > 0 && k % chain_terms == 0) sums.end_chain();
-      put(shared.stretch[at]);
-      sync();
-      if (k + depth < summed) fetch(k + depth);
-      sums.add(shared.stretch[at], static_cast<int>(summed - k < depth ? summed - k : depth));
-    }
-    sums.end_chain();
-    write_tile();
+    add_inputs(0, summed);
+    each_number([&](std::int64_t row, std::int64_t n, float sum) {
+      const Row to{m.y.tensor.data, row_offset(m.y, row) + column_offset(m.y, n), 1, m.y.tensor.type, 16};
+      write(to, 0, m.bias ? sum + m.bias[n] : sum);
+    });
+  }
+
+  // One chain of inputs, for ChainSum.
+  HEED_DEVICE void run_chain(std::int64_t chain, float* chains) {
+    const std::int64_t summed = (m.in + 1) / 2 * 2, begin = chain * chain_terms, end = begin + chain_terms;
+    add_inputs(begin, end < summed ? end : summed);
+    each_number([&](std::int64_t row, std::int64_t n, float sum) {
+      chains[(chain * m.rows + row) * m.out + n] = sum;
+    });
   }
 
  private:
+  // The next stretch is on its way while one is multiplied.
+  HEED_DEVICE void add_inputs(std::int64_t begin, std::int64_t end) {
+    fetch(begin);
+    int at = 0;
+    for (std::int64_t k = begin; k < end; k += depth, at ^= 1) {
+      if (k > begin && k % chain_terms == 0) sums.end_chain();
+      put(shared.stretch[at]);
+      sync();
+      if (k + depth < end) fetch(k + depth);
+      sums.add(shared.stretch[at], static_cast<int>(end - k < depth ? end - k : depth));
+    }
+    sums.end_chain();
+  }
+
   // A thread brings four inputs of every 64th row, and of every 64th output.
   HEED_DEVICE static int input() { return thread_index() % 4 * 4; }
   HEED_DEVICE static int line(int n) { return thread_index() / 4 + n * 64; }
@@ -133,12 +149,11 @@ class LinearMapTile {
         to.rows[input() + e][line(n)] = x[n][e], to.columns[input() + e][line(n)] = w[n][e];
   }
 
-  HEED_DEVICE void write_tile() const {
+  template <class Take>
+  HEED_DEVICE void each_number(const Take& take) const {
     sums.each([&](int r, int c, float sum) {
       const std::int64_t row = first_row + r, n = first_out + c;
-      if (row >= m.rows || n >= m.out) return;
-      const Row to{m.y.tensor.data, row_offset(m.y, row) + column_offset(m.y, n), 1, m.y.tensor.type, 16};
-      write(to, 0, m.bias ? sum + m.bias[n] : sum);
+      if (row < m.rows && n < m.out) take(row, n, sum);
     });
   }
 
@@ -151,6 +166,18 @@ class LinearMapTile {
   ProjectionSums<Shape> sums;
 };
 
+// A number of y: its chains, in their order.
+struct ChainSum {
+  HEED_DEVICE static void run(const LinearMap& m, const float* chains, std::int64_t number) {
+    if (number >= m.rows * m.out) return;
+    float total = -0.0f;
+    for (std::int64_t n = 0; n < chains_of(m); ++n) total = total + chains[n * m.rows * m.out + number];
+    const std::int64_t row = quotient(number, m.out), out = number - row * m.out;
+    const Row to{m.y.tensor.data, row_offset(m.y, row) + column_offset(m.y, out), 1, m.y.tensor.type, 16};
+    write(to, 0, m.bias ? total + m.bias[out] : total);
+  }
+};
+
 // A tile of w: outputs are its rows, inputs its columns. Tokens run in blocks of one length from the first,
 // each a chain, blocks are added in order, and then their sum to what was there (G10).
 template <class Shape>
@@ -161,13 +188,17 @@ class WeightGradientTile {
   static_assert(block % depth == 0 && tile * depth == 4 * Shape::threads * squares);
 
  public:
-  HEED_DEVICE WeightGradientTile(const WeightGradient& gradient, ProjectionMemory<Shape>& memory)
+  HEED_DEVICE WeightGradientTile(const WeightGradient& gradient, ProjectionMemory<Shape>& memory,
+                                 std::int64_t tile_number)
       : g(gradient),
         shared(memory),
-        first_in(block_index() % tiles_of(g.in, tile) * tile),
-        first_out(block_index() / tiles_of(g.in, tile) * tile),
+        first_in(tile_number % tiles_of(g.in, tile) * tile),
+        first_out(tile_number / tiles_of(g.in, tile) * tile),
         x_is_run(is_run(g.x, g.in)),
-        y_is_run(is_run(g.y, g.out)) {}
+        y_is_run(is_run(g.y, g.out)) {
+#pragma unroll
+    for (int n = 0; n < squares; ++n) x_at[n] = RowPlace(g.x, token(n)), y_at[n] = RowPlace(g.y, token(n));
+  }
 
   HEED_DEVICE void run() {
     fetch(0);
@@ -197,8 +228,9 @@ class WeightGradientTile {
     for (int n = 0; n < squares; ++n) {
       const std::int64_t row = first + token(n), in = first_in + number(), out = first_out + number();
       const bool is_row = row < g.rows;
-      read_four(g.x, x_is_run, row_offset(g.x, row), in, is_row ? g.in - in : 0, x[n]);
-      read_four(g.y, y_is_run, row_offset(g.y, row), out, is_row ? g.out - out : 0, y[n]);
+      read_four(g.x, x_is_run, x_at[n].offset, in, is_row ? g.in - in : 0, x[n]);
+      read_four(g.y, y_is_run, y_at[n].offset, out, is_row ? g.out - out : 0, y[n]);
+      x_at[n].advance(g.x, depth), y_at[n].advance(g.y, depth);
       // fault: cuda-weight-gradient-of-padding
       if (!are_finite(x[n]) && !has_gradient(row)) clear_not_finite(x[n]);
     }
@@ -244,7 +276,8 @@ class WeightGradientTile {
   ProjectionMemory<Shape>& shared;
   const std::int64_t first_in, first_out;
   const bool x_is_run, y_is_run;
-  float x[squares][4], y[squares][4];  // of the next stretch
+  RowPlace x_at[squares], y_at[squares];  // of the next tokens
+  float x[squares][4], y[squares][4];     // of the next stretch
   ProjectionSums<Shape> sums;
   float bias_chain = 0, bias_sum = 0;
 };

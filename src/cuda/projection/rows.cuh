@@ -26,6 +26,20 @@ HEED_DEVICE float read_at(const Tensor& t, std::int64_t offset) {
   return read({t.data, offset, 1, t.type, 16}, 0);
 }
 
+// Where a row lies, for those who go on from row to row: without a division.
+struct RowPlace {
+  std::int64_t offset = 0, token = 0;  // token: of its batch entry
+
+  RowPlace() = default;
+  HEED_DEVICE RowPlace(const TokenRows& t, std::int64_t row)
+      : offset(row_offset(t, row)), token(row - quotient(row, t.length) * t.length) {}
+  HEED_DEVICE void advance(const TokenRows& t, int rows) {
+    const TensorStrides& s = t.tensor.stride;
+    offset += rows * s.length, token += rows;
+    for (; token >= t.length; token -= t.length) offset += s.batch - t.length * s.length;
+  }
+};
+
 // Whether the numbers of a row lie one step apart, from head to head too.
 HEED_DEVICE bool is_run(const TokenRows& t, std::int64_t width) {
   return t.dim == width || t.tensor.stride.heads == t.dim * t.tensor.stride.dim;

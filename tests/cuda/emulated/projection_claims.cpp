@@ -55,7 +55,19 @@ TokenRows rows_of(const View& x) { return {lower(x), x.shape.dim, x.shape.length
 template <template <class> class Tile, class Shape, class Call>
 void run(const Call& call) {
   ProjectionMemory<Shape> memory;
-  emulated::launch(blocks_of<Shape>(call), Shape::threads, [&] { Tile<Shape>(call, memory).run(); });
+  emulated::launch(blocks_of<Shape>(call), Shape::threads,
+                   [&] { Tile<Shape>(call, memory, block_index()).run(); });
+}
+
+void run_chains(const LinearMap& map) {
+  std::vector<float> chains(static_cast<std::size_t>(chain_floats(map)), NAN);
+  ProjectionMemory<SmallSquares> memory;
+  const std::int64_t tiles = blocks_of<SmallSquares>(map);
+  emulated::launch(tiles * chains_of(map), SmallSquares::threads, [&] {
+    const std::int64_t chain = block_index() / tiles;
+    LinearMapTile<SmallSquares>(map, memory, block_index() % tiles).run_chain(chain, chains.data());
+  });
+  emulated::launch(map.rows * map.out, 1, [&] { ChainSum::run(map, chains.data(), block_index()); });
 }
 
 LinearMap map_of(const Case& c, const Tensor& x, const Tensor& w, Tensor& y, const std::vector<float>& bias) {
@@ -84,10 +96,12 @@ CLAIM(projections_have_the_bits_of_the_cpu) {
                  w = Tensor::random({1, 1, c.out(), c.in()}, 2, 1, c.w);
     const std::vector<float> bias = floats_of(Tensor::random({1, 1, 1, c.out()}, 3));
     const Tensor before = tokens(c, c.out_heads, c.out_dim, 4, c.y);
-    Tensor wanted = before, of_small = before, of_large = before;
+    Tensor wanted = before, of_small = before, of_large = before, of_chains = before;
     (*backend_of("test", Device::cpu).project(w.view(), bias))(x.view(), wanted.mutable_view());
     run<LinearMapTile, SmallSquares>(map_of(c, x, w, of_small, bias));
     run<LinearMapTile, LargeSquares>(map_of(c, x, w, of_large, bias));
+    run_chains(map_of(c, x, w, of_chains, bias));
+    expect(of_chains.memory() == wanted.memory(), name_of(c), ", chain by chain");
     expect(of_small.memory() == wanted.memory(), name_of(c), ", small tiles");
     expect(of_large.memory() == wanted.memory(), name_of(c), ", large tiles");
     Tensor of_few = before;
