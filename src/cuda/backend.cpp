@@ -385,13 +385,25 @@ const char* decode_refuses(const Call& c, const Extents& extents) {
   return cuda::decode_refuses(c);
 }
 
+// Where prefill cuts the keys of few queries it is the faster one, though it widens all of an int8 cache: 16
+// queries of 32 heads over 8192 keys of 8 take 56 us instead of 126, 64 over pages 40 instead of 71 (H200,
+// November 2026).
+bool prefill_cuts(const LoweredCall& lowered) {
+  const RoleCall of(Role::prefill, lowered);
+  return is_cut(prefill_kind(of.call)) && !prefill_refuses(of.call, of.extents, of.copies);
+}
+const char* split_refuses(const LoweredCall& lowered) {
+  if (const char* reason = cuda::split_refuses(lowered.call)) return reason;
+  return prefill_cuts(lowered) ? "prefill cuts the keys" : nullptr;
+}
+
 }  // namespace
 
 Reason refuses(Role role, const LoweredCall& lowered) {
+  if (role == Role::split) return as_reason(split_refuses(lowered));
   const RoleCall of(role, lowered);
   const char* reason = role == Role::decode    ? decode_refuses(of.call, of.extents)
                        : role == Role::prefill ? prefill_refuses(of.call, of.extents, of.copies)
-                       : role == Role::split   ? split_refuses(of.call)
                        : role == Role::general ? general_refuses(of.call)
                                                : exact_refuses(of.call);
   return as_reason(reason);

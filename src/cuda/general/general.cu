@@ -10,7 +10,6 @@
 
 #include "cuda/exact/state.cuh"
 #include "cuda/general/plan.hpp"
-#include "cuda/prefill/plan.hpp"
 #include "cuda/runtime/launch_early.cuh"
 
 namespace heed::cuda {
@@ -204,7 +203,6 @@ const char* general_refuses(const Call& c) {
 // not cut them.
 const char* split_refuses(const Call& c) {
   if (c.queries > 64) return "there are more than 64 queries";
-  if (prefill_kind(c) == PrefillKind::cut && !c.cached && !prefill_refuses(c)) return "prefill cuts the keys";
   if (c.keys < 4096) return "there are fewer than 4096 keys";
   return general_refuses(c);
 }

@@ -143,9 +143,9 @@ constexpr std::int64_t blocks_of(const WeightGradient& g) {
 }
 
 // What maps in f32, on a device of so many multiprocessors.
-enum class InF32 : std::uint8_t { few_rows, large_squares, small_squares, chains };
+enum class InF32 : std::uint8_t { lanes, large_squares, small_squares, chains };
 constexpr InF32 kernel_in_f32(const LinearMap& m, int multiprocessors) {
-  if (m.rows <= few_rows) return InF32::few_rows;
+  if (m.rows <= few_rows) return InF32::lanes;
   if (blocks_of<LargeSquares>(m) >= multiprocessors) return InF32::large_squares;
   const bool is_full = blocks_of<SmallSquares>(m) >= multiprocessors;
   return is_full || chains_of(m) == 1 ? InF32::small_squares : InF32::chains;

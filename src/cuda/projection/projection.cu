@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "cuda/projection/few.cuh"
 #include "cuda/projection/matrix.cuh"
 #include "cuda/projection/projection.cuh"
@@ -13,18 +15,23 @@ __global__ void __launch_bounds__(32 * few_warps) map_few_rows(const __grid_cons
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(Shape::threads) map_linearly(const __grid_constant__ LinearMap m) {
-  __shared__ ProjectionMemory<Shape> memory;
-  LinearMapTile<Shape>(m, memory, block_index()).run();
+HEED_DEVICE ProjectionMemory<Shape>& memory_of(unsigned char* memory) {
+  return *reinterpret_cast<ProjectionMemory<Shape>*>(memory);
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, 1) map_linearly(const __grid_constant__ LinearMap m) {
+  extern __shared__ unsigned char memory[];
+  LinearMapTile<Shape>(m, memory_of<Shape>(memory), block_index()).run();
 }
 
 // Tiles of one chain, then those of the next.
 template <class Shape>
-__global__ void __launch_bounds__(Shape::threads)
+__global__ void __launch_bounds__(Shape::threads, 2)
     map_chains(const __grid_constant__ LinearMap m, float* chains) {
-  __shared__ ProjectionMemory<Shape> memory;
+  extern __shared__ unsigned char memory[];
   const std::int64_t tiles = blocks_of<Shape>(m), chain = block_index() / tiles;
-  LinearMapTile<Shape>(m, memory, block_index() - chain * tiles).run_chain(chain, chains);
+  LinearMapTile<Shape>(m, memory_of<Shape>(memory), block_index() - chain * tiles).run_chain(chain, chains);
 }
 
 constexpr int sum_threads = 256;
@@ -34,36 +41,44 @@ __global__ void __launch_bounds__(sum_threads)
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(Shape::threads) add_gradient(const __grid_constant__ WeightGradient g) {
-  __shared__ ProjectionMemory<Shape> memory;
-  WeightGradientTile<Shape>(g, memory, block_index()).run();
+__global__ void __launch_bounds__(Shape::threads, 2) add_gradient(const __grid_constant__ WeightGradient g) {
+  extern __shared__ unsigned char memory[];
+  WeightGradientTile<Shape>(g, memory_of<Shape>(memory), block_index()).run();
+}
+
+template <class Shape, class... Arguments>
+void launch_squares(void (*kernel)(Arguments...), std::int64_t blocks, Stream stream,
+                    const std::type_identity_t<Arguments>&... arguments) {
+  constexpr int bytes = sizeof(ProjectionMemory<Shape>);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "cudaFuncSetAttribute");
+  kernel<<<static_cast<unsigned>(blocks), Shape::threads, bytes, stream>>>(arguments...);
 }
 
 template <class Shape>
-void launch_squares(const LinearMap& m, Stream stream) {
-  map_linearly<Shape><<<static_cast<unsigned>(blocks_of<Shape>(m)), Shape::threads, 0, stream>>>(m);
+void launch_map(const LinearMap& m, Stream stream) {
+  launch_squares<Shape>(map_linearly<Shape>, blocks_of<Shape>(m), stream, m);
 }
-template <class Shape>
-void launch_squares(const WeightGradient& g, Stream stream) {
-  add_gradient<Shape><<<static_cast<unsigned>(blocks_of<Shape>(g)), Shape::threads, 0, stream>>>(g);
-}
-
 void launch_chains(const LinearMap& m, float* chains, Stream stream) {
-  const std::int64_t blocks = blocks_of<SmallSquares>(m) * chains_of(m);
-  map_chains<SmallSquares><<<static_cast<unsigned>(blocks), SmallSquares::threads, 0, stream>>>(m, chains);
+  using Shape = SmallSquares;
+  launch_squares<Shape>(map_chains<Shape>, blocks_of<Shape>(m) * chains_of(m), stream, m, chains);
   add_chains<<<static_cast<unsigned>(tiles_of(m.rows * m.out, sum_threads)), sum_threads, 0, stream>>>(
       m, chains);
+}
+template <class Shape>
+void launch_gradient(const WeightGradient& g, Stream stream) {
+  launch_squares<Shape>(add_gradient<Shape>, blocks_of<Shape>(g), stream, g);
 }
 
 void launch_in_f32(const LinearMap& m, float* chains, Stream stream) {
   switch (kernel_in_f32(m, device_facts().multiprocessors)) {
-    case InF32::few_rows:
+    case InF32::lanes:
       map_few_rows<<<static_cast<unsigned>(few_blocks(m)), 32 * few_warps, 0, stream>>>(m);
       return;
     case InF32::large_squares:
-      return launch_squares<LargeSquares>(m, stream);
+      return launch_map<LargeSquares>(m, stream);
     case InF32::small_squares:
-      return launch_squares<SmallSquares>(m, stream);
+      return launch_map<SmallSquares>(m, stream);
     case InF32::chains:
       return launch_chains(m, chains, stream);
   }
@@ -115,9 +130,9 @@ void launch(const LinearMaps& maps, Stream stream) {
 void launch(const WeightGradient& g, Stream stream) {
   if (blocks_of<SmallSquares>(g) == 0) return;
   if (blocks_of<LargeSquares>(g) >= device_facts().multiprocessors)
-    launch_squares<LargeSquares>(g, stream);
+    launch_gradient<LargeSquares>(g, stream);
   else
-    launch_squares<SmallSquares>(g, stream);
+    launch_gradient<SmallSquares>(g, stream);
   check(cudaGetLastError(), "cuda: gradient of a projection");
 }
 

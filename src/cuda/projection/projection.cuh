@@ -9,7 +9,7 @@
 
 namespace heed::cuda {
 
-// Two stretches of both operands, the summed index first.
+// Two stretches of both operands, the summed index first; and what threads have beside their chains.
 template <class Shape>
 struct alignas(16) ProjectionMemory {
   static constexpr int pitch = Shape::tile + 4;  // writes down a column lie in other banks
@@ -17,24 +17,30 @@ struct alignas(16) ProjectionMemory {
     float rows[Shape::depth][pitch], columns[Shape::depth][pitch];
   };
   Stretch stretch[2];
+  float totals[Shape::side * Shape::squares][Shape::threads][4];
 };
 
-// The sums of a thread: squares of 4 x 4 that lie 64 rows and 64 columns apart.
+// The sums of a thread: squares of 4 x 4 that lie 64 rows and 64 columns apart. Chains are in registers,
+// totals of chains in shared memory, so that two blocks of large squares run on a multiprocessor.
 template <class Shape>
 class ProjectionSums {
-  static constexpr int side = Shape::side, depth = Shape::depth;
-  using Stretch = typename ProjectionMemory<Shape>::Stretch;
+  static constexpr int side = Shape::side, depth = Shape::depth, squares = Shape::squares;
+  using Memory = ProjectionMemory<Shape>;
 
  public:
-  HEED_DEVICE ProjectionSums() {
+  // A total is -0 before the first chain: a sum of one chain keeps the sign of a zero.
+  HEED_DEVICE explicit ProjectionSums(Memory& memory) : shared(memory) {
 #pragma unroll
     for (int r = 0; r < side; ++r)
 #pragma unroll
-      for (int c = 0; c < side; ++c) chain[r][c] = 0, total[r][c] = -0.0f;
+      for (int c = 0; c < side; ++c) chain[r][c] = 0;
+    const float nothing[] = {-0.0f, -0.0f, -0.0f, -0.0f};
+#pragma unroll
+    for (int n = 0; n < side * squares; ++n) store4(total(n), nothing);
   }
 
   // The chain goes on by `count` products.
-  HEED_DEVICE void add(const Stretch& from, int count) {
+  HEED_DEVICE void add(const typename Memory::Stretch& from, int count) {
     if (count == depth) {
 #pragma unroll 8
       for (int e = 0; e < depth; ++e) add_products(from, e);
@@ -43,28 +49,42 @@ class ProjectionSums {
       for (int e = 0; e < count; ++e) add_products(from, e);
     }
   }
-  // The total, which is -0 before the first chain: a sum of one chain keeps the sign of a zero.
   HEED_DEVICE void end_chain() {
 #pragma unroll
-    for (int r = 0; r < side; ++r)
+    for (int n = 0; n < side * squares; ++n) {
+      float sum[4];
+      load4(sum, total(n));
 #pragma unroll
-      for (int c = 0; c < side; ++c) total[r][c] = total[r][c] + chain[r][c], chain[r][c] = 0;
+      for (int e = 0; e < 4; ++e) {
+        float& own = chain[n / squares][n % squares * 4 + e];
+        sum[e] = sum[e] + own, own = 0;
+      }
+      store4(total(n), sum);
+    }
   }
   // With their rows and columns in the tile.
   template <class Take>
   HEED_DEVICE void each(const Take& take) const {
-#pragma unroll
-    for (int r = 0; r < side; ++r)
-#pragma unroll
-      for (int c = 0; c < side; ++c) take(first_row() + place(r), first_column() + place(c), total[r][c]);
+#pragma unroll 1
+    for (int n = 0; n < side * squares; ++n) {
+      float sum[4];
+      load4(sum, total(n));
+      for (int e = 0; e < 4; ++e)
+        take(first_row() + place(n / squares), first_column() + place(n % squares * 4 + e), sum[e]);
+    }
   }
 
  private:
-  HEED_DEVICE static int first_row() { return thread_index() / 16 * 4; }
-  HEED_DEVICE static int first_column() { return thread_index() % 16 * 4; }
+  // The threads of a warp are four above each other and eight side by side: a quarter of them reads 128 bytes
+  // of columns, and 16 of rows.
+  HEED_DEVICE static int first_row() { return thread_index() / 64 * 16 + lane_index() / 8 * 4; }
+  HEED_DEVICE static int first_column() { return thread_index() / 32 % 2 * 32 + lane_index() % 8 * 4; }
   HEED_DEVICE static constexpr int place(int n) { return n / 4 * 64 + n % 4; }
 
-  HEED_DEVICE void add_products(const Stretch& from, int e) {
+  // Of four columns that lie side by side, row after row.
+  HEED_DEVICE float* total(int n) const { return shared.totals[n][thread_index()]; }
+
+  HEED_DEVICE void add_products(const typename Memory::Stretch& from, int e) {
     float a[side], b[side];
 #pragma unroll
     for (int n = 0; n < side; n += 4)
@@ -76,7 +96,8 @@ class ProjectionSums {
       for (int c = 0; c < side; ++c) chain[r][c] = fmaf(b[c], a[r], chain[r][c]);
   }
 
-  float chain[side][side], total[side][side];
+  Memory& shared;
+  float chain[side][side];
 };
 
 // A tile of y: tokens are its rows, outputs its columns.
@@ -91,7 +112,8 @@ class LinearMapTile {
         shared(memory),
         first_row(tile_number % tiles_of(m.rows, tile) * tile),
         first_out(tile_number / tiles_of(m.rows, tile) * tile),
-        x_is_run(is_run(m.x, m.in)) {
+        x_is_run(is_run(m.x, m.in)),
+        sums(memory) {
 #pragma unroll
     for (int n = 0; n < squares; ++n) row_at[n] = row_offset(m.x, first_row + line(n));
   }
@@ -178,6 +200,14 @@ struct ChainSum {
   }
 };
 
+// NaN and infinities of a token whose gradient is 0 are not read. Rare, and so not where the rest of the code
+// is.
+inline __device__ __noinline__ bool has_gradient(const WeightGradient& g, std::int64_t row) {
+  for (std::int64_t n = 0; n < g.out; ++n)
+    if (read_at(g.y.tensor, row_offset(g.y, row) + column_offset(g.y, n)) != 0) return true;
+  return false;
+}
+
 // A tile of w: outputs are its rows, inputs its columns. Tokens run in blocks of one length from the first,
 // each a chain, blocks are added in order, and then their sum to what was there (G10).
 template <class Shape>
@@ -195,10 +225,10 @@ class WeightGradientTile {
         first_in(tile_number % tiles_of(g.in, tile) * tile),
         first_out(tile_number / tiles_of(g.in, tile) * tile),
         x_is_run(is_run(g.x, g.in)),
-        y_is_run(is_run(g.y, g.out)) {
-#pragma unroll
-    for (int n = 0; n < squares; ++n) x_at[n] = RowPlace(g.x, token(n)), y_at[n] = RowPlace(g.y, token(n));
-  }
+        y_is_run(is_run(g.y, g.out)),
+        next_x(g.x, g.in, first_in + number(), token()),
+        next_y(g.y, g.out, first_out + number(), token()),
+        sums(memory) {}
 
   HEED_DEVICE void run() {
     fetch(0);
@@ -219,30 +249,23 @@ class WeightGradientTile {
  private:
   // A thread brings four inputs and four outputs of some tokens. The first ones have that of a bias.
   HEED_DEVICE static int number() { return thread_index() % (tile / 4) * 4; }
-  HEED_DEVICE static int token(int n) { return thread_index() / (tile / 4) + n * (depth / squares); }
+  HEED_DEVICE static int token() { return thread_index() / (tile / 4); }
+  static constexpr int tokens_apart = depth / squares;
   // fault: cuda-weight-gradient-of-a-bias
   HEED_DEVICE bool has_bias() const { return g.bias && first_in == 0 && thread_index() < tile; }
 
   HEED_DEVICE void fetch(std::int64_t first) {
 #pragma unroll
     for (int n = 0; n < squares; ++n) {
-      const std::int64_t row = first + token(n), in = first_in + number(), out = first_out + number();
-      const bool is_row = row < g.rows;
-      read_four(g.x, x_is_run, x_at[n].offset, in, is_row ? g.in - in : 0, x[n]);
-      read_four(g.y, y_is_run, y_at[n].offset, out, is_row ? g.out - out : 0, y[n]);
-      x_at[n].advance(g.x, depth), y_at[n].advance(g.y, depth);
+      const std::int64_t row = first + token() + n * tokens_apart;
+      next_x.read(g.x, x_is_run, row < g.rows, x[n]), next_x.advance(g.x, tokens_apart);
+      next_y.read(g.y, y_is_run, row < g.rows, y[n]), next_y.advance(g.y, tokens_apart);
       // fault: cuda-weight-gradient-of-padding
-      if (!are_finite(x[n]) && !has_gradient(row)) clear_not_finite(x[n]);
+      if (!are_finite(x[n]) && !has_gradient(g, row)) clear_not_finite(x[n]);
     }
   }
   HEED_DEVICE static bool are_finite(const float (&of)[4]) {
     return is_finite(of[0]) && is_finite(of[1]) && is_finite(of[2]) && is_finite(of[3]);
-  }
-  // NaN and infinities of a token whose gradient is 0 are not read.
-  HEED_DEVICE bool has_gradient(std::int64_t row) const {
-    for (std::int64_t n = 0; n < g.out; ++n)
-      if (read_at(g.y.tensor, row_offset(g.y, row) + column_offset(g.y, n)) != 0) return true;
-    return false;
   }
   HEED_DEVICE static void clear_not_finite(float (&of)[4]) {
 #pragma unroll
@@ -252,7 +275,8 @@ class WeightGradientTile {
   HEED_DEVICE void put(typename ProjectionMemory<Shape>::Stretch& to) const {
 #pragma unroll
     for (int n = 0; n < squares; ++n)
-      store4(&to.rows[token(n)][number()], y[n]), store4(&to.columns[token(n)][number()], x[n]);
+      store4(&to.rows[token() + n * tokens_apart][number()], y[n]),
+          store4(&to.columns[token() + n * tokens_apart][number()], x[n]);
   }
 
   HEED_DEVICE void end_block() {
@@ -276,8 +300,8 @@ class WeightGradientTile {
   ProjectionMemory<Shape>& shared;
   const std::int64_t first_in, first_out;
   const bool x_is_run, y_is_run;
-  RowPlace x_at[squares], y_at[squares];  // of the next tokens
-  float x[squares][4], y[squares][4];     // of the next stretch
+  FourColumns next_x, next_y;
+  float x[squares][4], y[squares][4];  // of the next stretch
   ProjectionSums<Shape> sums;
   float bias_chain = 0, bias_sum = 0;
 };
