@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/complete_rows.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "api/wide_rows.hpp"
+#include "api/wide_scores.hpp"
+#include "threads/pool.hpp"
+
+namespace heed::api {
+namespace {
+
+using reference::Row, reference::UnfinishedRow;
+using Rows = std::span<const UnfinishedRow>;
+
+constexpr double infinity = std::numeric_limits<double>::infinity(),
+                 nan = std::numeric_limits<double>::quiet_NaN();
+
+// exp(x) below it is 0.
+constexpr double no_weight = -746;
+
+// What the sum of a row's weights is made of.
+struct Logits {
+  double sink, max;
+  bool sees_any = false;
+  bool are_below_infinity;  // else the sum is NaN
+
+  Logits(double of_sink, const double* scores, std::int64_t keys)
+      : sink(of_sink), max(of_sink), are_below_infinity(of_sink < infinity) {
+    for (std::int64_t j = 0; j < keys; ++j) {
+      sees_any |= scores[j] != -infinity, are_below_infinity &= scores[j] < infinity;
+      max = std::max(max, scores[j]);
+    }
+  }
+};
+
+class Completion {
+ public:
+  Completion(const Problem& problem, std::vector<UnfinishedRow> unfinished)
+      : p_(problem), scores_(problem), rows_(std::move(unfinished)) {
+    std::ranges::stable_sort(rows_, {}, [this](const UnfinishedRow& row) { return head_of(row); });
+  }
+
+  // Heads one after another, which share their threads, or as many at once as there are threads.
+  void run() const {
+    const std::vector<Rows> heads = rows_of_heads();
+    if (heads.size() >= 4 * threads::concurrency())
+      threads::throwing_parallel_for(heads.size(), [&](std::size_t n) { complete_head(heads[n]); });
+    else
+      for (const Rows& rows : heads) complete_head(rows);
+  }
+
+ private:
+  std::int64_t head_of(const UnfinishedRow& row) const { return row.b * p_.kv_heads + p_.kv_head(row.h); }
+
+  // Rows of one KV head each.
+  std::vector<Rows> rows_of_heads() const {
+    std::vector<Rows> heads;
+    for (auto first = rows_.begin(); first != rows_.end();) {
+      const auto end = std::find_if(
+          first, rows_.end(), [&](const UnfinishedRow& row) { return head_of(row) != head_of(*first); });
+      heads.emplace_back(first, end);
+      first = end;
+    }
+    return heads;
+  }
+
+  void complete_head(Rows) const;
+  void complete_panel(const WideColumns& keys, const WideRows& values, Rows) const;
+  Row weigh(const WideQuery&, double* products, unsigned char* sees) const;
+  void finish(const WideQuery&, double* products, Row&) const;
+  double weigh_seen(const WideQuery&, const Logits&, std::span<double> scores) const;
+  bool is_nan_throughout(const WideQuery&, const double* scores) const;
+
+  Row of_nan() const {
+    Row row;
+    row.out.assign(static_cast<std::size_t>(p_.value_dim), nan);
+    row.log_sum_exp = nan;
+    return row;
+  }
+  bool wants_pairs() const { return p_.outputs.weights || p_.outputs.scores.into; }
+  bool drops(const WideQuery& at, std::int64_t j) const {
+    return p_.options.dropout && reference::dropped(p_, at.b, at.h, at.i, j);
+  }
+  const Sequence& sequence(std::int64_t b) const { return p_.sequences[static_cast<std::size_t>(b)]; }
+
+  const Problem& p_;
+  const WideScores scores_;
+  std::vector<UnfinishedRow> rows_;
+};
+
+void Completion::complete_head(Rows rows) const {
+  const std::int64_t b = rows.front().b, kv_head = p_.kv_head(rows.front().h);
+  const Sequence& s = sequence(b);
+  const WideColumns keys(p_.inputs.k, b, kv_head, s.first_key, s.keys);
+  const WideRows values = wide_rows(p_.inputs.v, b, kv_head, s.first_key, s.keys);
+  // Of the products 16 MiB, but at least a row.
+  constexpr std::size_t max_products = std::size_t{1} << 21, max_rows = 24;
+  const std::size_t each =
+      std::clamp<std::size_t>(max_products / static_cast<std::size_t>(keys.step() + 1), 1, max_rows);
+  threads::throwing_parallel_for((rows.size() + each - 1) / each, [&](std::size_t n) {
+    complete_panel(keys, values, rows.subspan(n * each, std::min(each, rows.size() - n * each)));
+  });
+}
+
+void Completion::complete_panel(const WideColumns& keys, const WideRows& values, Rows rows) const {
+  const std::int64_t count = std::ssize(rows), step = keys.step();
+  WideRows queries(count, p_.dim);
+  for (std::int64_t n = 0; n < count; ++n) {
+    const auto& [b, h, i, only_out] = rows[static_cast<std::size_t>(n)];
+    queries.read(n, p_.inputs.q, b, h, sequence(b).first_query + i);
+  }
+  std::vector<double> weights(static_cast<std::size_t>(count * step));
+  std::vector<unsigned char> sees(values.any_wild() ? weights.size() : 0);
+  keys.multiply(queries, 0, count, weights.data());
+  std::vector<Row> found;
+  for (std::int64_t n = 0; n < count; ++n) {
+    const auto& [b, h, i, only_out] = rows[static_cast<std::size_t>(n)];
+    found.push_back(weigh({b, h, i}, weights.data() + n * step,
+                          sees.empty() ? nullptr : &sees[static_cast<std::size_t>(n * step)]));
+  }
+  std::vector<double> out(static_cast<std::size_t>(count * values.width()));
+  add_weighted({weights.data(), sees.data(), step, 1}, count, values, out.data());
+  for (std::int64_t n = 0; n < count; ++n) {
+    Row& row = found[static_cast<std::size_t>(n)];
+    const double* const from = out.data() + n * values.width();
+    if (row.out.empty()) row.out.assign(from, from + p_.value_dim);
+    reference::complete(p_, rows[static_cast<std::size_t>(n)], row);
+  }
+}
+
+// A row without its output, where that is a sum of values; and in place of the products the weights of these.
+// The steps are those of reference::row.
+Row Completion::weigh(const WideQuery& at, double* products, unsigned char* sees) const {
+  const std::int64_t keys = sequence(at.b).keys;
+  const std::span<double> x(products, static_cast<std::size_t>(keys));
+  if (!wants_pairs() && !p_.options.dropout && scores_.have_no_sum(at, products)) {
+    std::ranges::fill(x, 0.0);
+    return of_nan();
+  }
+  Row row;
+  finish(at, products, row);
+  const Logits logits(p_.sink ? reference::read(*p_.sink, at.b, at.h, 0, 0) : -infinity, products, keys);
+  if (logits.sees_any && !logits.are_below_infinity && is_nan_throughout(at, products)) {
+    std::ranges::fill(x, 0.0);
+    return of_nan();
+  }
+  for (std::int64_t j = 0; sees && j < keys; ++j) sees[j] = products[j] != -infinity ? 1 : 0;
+  row.log_sum_exp = logits.sees_any ? weigh_seen(at, logits, x) : logits.sink;  // S6, S12
+  if (!logits.sees_any) std::ranges::fill(x, 0.0);
+  if (p_.outputs.weights) {
+    row.weight.assign(static_cast<std::size_t>(p_.keys), 0.0);
+    std::ranges::copy(x, row.weight.begin());
+  }
+  return row;
+}
+
+// Products become scores, those that are asked for too.
+void Completion::finish(const WideQuery& at, double* products, Row& row) const {
+  if (!p_.outputs.scores.into) return scores_.finish(at, products);
+  const auto keys = static_cast<std::size_t>(p_.keys);
+  row.raw.assign(keys, 0.0), row.softcapped.assign(keys, 0.0), row.biased.assign(keys, -infinity);
+  for (std::int64_t j = 0; j < sequence(at.b).keys; ++j) {
+    const reference::KeyScore found = scores_.score(at, products[j], j);
+    const auto n = static_cast<std::size_t>(j);
+    row.raw[n] = found.raw, row.softcapped[n] = found.softcapped, row.biased[n] = found.biased;
+    products[j] = found.biased;
+  }
+}
+
+// Of a row whose sum is NaN: whether a value is multiplied with it, and nothing else is asked for.
+bool Completion::is_nan_throughout(const WideQuery& at, const double* scores) const {
+  if (wants_pairs()) return false;
+  for (std::int64_t j = 0; j < sequence(at.b).keys; ++j)
+    if (scores[j] != -infinity && !drops(at, j)) return true;
+  return false;
+}
+
+// Scores of which some are seen become weights after dropout. Returns the log-sum-exp.
+double Completion::weigh_seen(const WideQuery& at, const Logits& logits, std::span<double> x) const {
+  double sum = logits.sink == -infinity ? 0 : std::exp(logits.sink - logits.max);  // S5
+  for (double& score : x) {
+    const double less = score - logits.max;
+    score = score == -infinity ? 0 : !logits.are_below_infinity ? nan : less < no_weight ? 0 : std::exp(less);
+    sum += score;
+  }
+  // A sum that is NaN makes all that is seen NaN: that is so already.
+  const double kept =
+      p_.options.dropout ? 1.0 - static_cast<double>(p_.options.dropout->drop_probability) : 1;
+  for (std::int64_t j = 0; j < std::ssize(x); ++j)
+    if (double& weight = x[static_cast<std::size_t>(j)]; weight != 0)
+      weight = drops(at, j) ? 0 : weight / sum / kept;  // S7
+  return logits.max + std::log(sum);
+}
+
+}  // namespace
+
+void complete_rows(const Problem& problem, std::vector<UnfinishedRow> unfinished) {
+  Completion(problem, std::move(unfinished)).run();
+}
+
+}  // namespace heed::api
