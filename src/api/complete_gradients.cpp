@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -18,31 +17,17 @@ namespace {
 
 using reference::SumTensor;
 
-constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
-
-// exp(x) below it is 0.
-constexpr double no_weight = -746;
-
 constexpr std::int64_t panel_rows = 24;  // that a task has
 
 std::size_t unsign(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-// body(first, count) for stretches of at most `each` of them, on all threads.
-template <class Body>
-void for_each_stretch(std::int64_t all, std::int64_t each, const Body& body) {
-  threads::throwing_parallel_for(unsign((all + each - 1) / each), [&](std::size_t n) {
-    const std::int64_t first = static_cast<std::int64_t>(n) * each;
-    body(first, std::min(each, all - first));
-  });
-}
 
 // What dS is the gradient by: the score, or the product before the softcap.
 enum class By : std::uint8_t { score, product };
 
 // Some rows of a KV head with all its keys: of every pair the weight after dropout and the gradient (G1 to
 // G4), 0 where the key is not seen.
-struct Pairs {
-  Pairs(std::int64_t rows, std::int64_t row_step, const Problem& p)
+struct RowPairs {
+  RowPairs(std::int64_t rows, std::int64_t row_step, const Problem& p)
       : step(row_step),
         q(rows, p.dim),
         from_out(rows, p.value_dim),
@@ -59,9 +44,9 @@ struct Pairs {
 };
 
 // A KV head, and what its rows have with its keys. The steps are those of reference::gradient_row.
-class Head {
+class GradientHead {
  public:
-  Head(const GradientProblem& problem, const WideScores& scores, std::int64_t b, std::int64_t kv_head)
+  GradientHead(const GradientProblem& problem, const WideScores& scores, std::int64_t b, std::int64_t kv_head)
       : g_(problem),
         p_(problem.forward),
         scores_(scores),
@@ -78,12 +63,12 @@ class Head {
     return std::clamp(max_pairs / (key_columns_.step() + 1) / panel_rows * panel_rows, panel_rows, most);
   }
 
-  Pairs pairs(std::span<const WideQuery> rows, By) const;
+  RowPairs pairs(std::span<const WideQuery> rows, By) const;
 
  private:
-  void read(Pairs&, std::int64_t n, const WideQuery&) const;
-  void differentiate(Pairs&, std::int64_t n, const WideQuery&, By) const;
-  double delta(const Pairs&, std::int64_t n, const WideQuery&) const;
+  void read(RowPairs&, std::int64_t n, const WideQuery&) const;
+  void differentiate(RowPairs&, std::int64_t n, const WideQuery&, By) const;
+  double delta(const RowPairs&, std::int64_t n, const WideQuery&) const;
   double keep_factor(const WideQuery&, std::int64_t j) const;
   double read_one(const View& x, const WideQuery& at) const {
     return reference::read(x, at.b, at.h, s_.first_query + at.i, 0);
@@ -97,8 +82,8 @@ class Head {
   const WideColumns key_columns_, value_columns_;
 };
 
-Pairs Head::pairs(std::span<const WideQuery> rows, By by) const {
-  Pairs pairs(std::ssize(rows), key_columns_.step(), p_);
+RowPairs GradientHead::pairs(std::span<const WideQuery> rows, By by) const {
+  RowPairs pairs(std::ssize(rows), key_columns_.step(), p_);
   for_each_stretch(std::ssize(rows), panel_rows, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t n = first; n < first + count; ++n) read(pairs, n, rows[unsign(n)]);
     key_columns_.multiply(pairs.q, first, count, pairs.applied.data() + first * pairs.step);
@@ -108,12 +93,12 @@ Pairs Head::pairs(std::span<const WideQuery> rows, By by) const {
   return pairs;
 }
 
-void Head::read(Pairs& pairs, std::int64_t n, const WideQuery& at) const {
+void GradientHead::read(RowPairs& pairs, std::int64_t n, const WideQuery& at) const {
   pairs.q.read(n, p_.inputs.q, at.b, at.h, s_.first_query + at.i);
   pairs.from_out.read(n, g_.out_gradient, at.b, at.h, s_.first_query + at.i);
 }
 
-double Head::delta(const Pairs& pairs, std::int64_t n, const WideQuery& at) const {
+double GradientHead::delta(const RowPairs& pairs, std::int64_t n, const WideQuery& at) const {
   WideRows out(1, p_.value_dim);
   out.read(0, g_.out, at.b, at.h, s_.first_query + at.i);
   double sum = 0;
@@ -121,14 +106,14 @@ double Head::delta(const Pairs& pairs, std::int64_t n, const WideQuery& at) cons
   return sum;
 }
 
-double Head::keep_factor(const WideQuery& at, std::int64_t j) const {
+double GradientHead::keep_factor(const WideQuery& at, std::int64_t j) const {
   if (!p_.options.dropout) return 1;
   if (reference::dropped(p_, at.b, at.h, at.i, j)) return 0;
   return 1 / (1.0 - static_cast<double>(p_.options.dropout->drop_probability));
 }
 
 // Of row n: products with keys become weights, products with values gradients.
-void Head::differentiate(Pairs& pairs, std::int64_t n, const WideQuery& at, By by) const {
+void GradientHead::differentiate(RowPairs& pairs, std::int64_t n, const WideQuery& at, By by) const {
   double *const x = pairs.applied.data() + n * pairs.step, *const y = pairs.gradient.data() + n * pairs.step;
   unsigned char* const sees = pairs.sees.data() + n * pairs.step;
   const std::optional<double> cap = p_.options.softcap;
@@ -136,8 +121,8 @@ void Head::differentiate(Pairs& pairs, std::int64_t n, const WideQuery& at, By b
   const double lse = read_one(g_.log_sum_exp, at),
                of_lse = g_.log_sum_exp_gradient ? read_one(*g_.log_sum_exp_gradient, at) : 0;
   scores_.finish(at, x, softcapped.empty() ? nullptr : softcapped.data());
-  const bool sees_no_key = lse == minus_infinity ||
-                           std::all_of(x, x + s_.keys, [](double score) { return score == minus_infinity; });
+  const bool sees_no_key =
+      lse == -INFINITY || std::all_of(x, x + s_.keys, [](double score) { return score == -INFINITY; });
   if (sees_no_key) {  // G6
     std::fill_n(x, s_.keys, 0.0), std::fill_n(y, s_.keys, 0.0);
     pairs.sink[unsign(n)] = of_lse;
@@ -145,12 +130,12 @@ void Head::differentiate(Pairs& pairs, std::int64_t n, const WideQuery& at, By b
   }
   const double less = delta(pairs, n, at);
   for (std::int64_t j = 0; j < s_.keys; ++j) {
-    sees[j] = x[j] != minus_infinity ? 1 : 0;
+    sees[j] = x[j] != -INFINITY ? 1 : 0;
     if (sees[j] == 0) {
       x[j] = y[j] = 0;  // G6
       continue;
     }
-    const double weight = x[j] - lse < no_weight ? 0 : std::exp(x[j] - lse);  // G1
+    const double weight = weight_of(x[j] - lse);  // G1
     const double keep = keep_factor(at, j);
     x[j] = weight * keep;                           // G2
     y[j] = weight * (keep * y[j] - less + of_lse);  // G3
@@ -163,9 +148,9 @@ void Head::differentiate(Pairs& pairs, std::int64_t n, const WideQuery& at, By b
   }
 }
 
-class Completion {
+class GradientCompletion {
  public:
-  Completion(const GradientProblem& problem, const UnfinishedGradients& unfinished)
+  GradientCompletion(const GradientProblem& problem, const UnfinishedGradients& unfinished)
       : g_(problem), p_(problem.forward), left_(unfinished), scores_(problem.forward) {}
 
   void run() const;
@@ -190,7 +175,7 @@ class Completion {
 
   std::vector<WideQuery> rows_of(std::int64_t b, std::int64_t h) const;
   void complete_head(std::int64_t b, std::int64_t kv_head) const;
-  void complete_queries(const Head&, const Pairs&, std::span<const WideQuery>) const;
+  void complete_queries(const GradientHead&, const RowPairs&, std::span<const WideQuery>) const;
   void write_keys(const Marks&, const MutableView&, const std::vector<double>& sums, double factor,
                   std::int64_t b, std::int64_t kv_head) const;
   void complete_shared() const;
@@ -204,7 +189,7 @@ class Completion {
 };
 
 // Heads one after another, which share their threads, or as many at once as there are threads.
-void Completion::run() const {
+void GradientCompletion::run() const {
   const auto heads = unsign(p_.batch * p_.kv_heads);
   const auto complete = [this](std::size_t n) {
     complete_head(static_cast<std::int64_t>(n) / p_.kv_heads, static_cast<std::int64_t>(n) % p_.kv_heads);
@@ -216,14 +201,14 @@ void Completion::run() const {
   if (any(left_.bias) || any(left_.sink)) complete_shared();
 }
 
-std::vector<WideQuery> Completion::rows_of(std::int64_t b, std::int64_t h) const {
+std::vector<WideQuery> GradientCompletion::rows_of(std::int64_t b, std::int64_t h) const {
   std::vector<WideQuery> rows;
   for (std::int64_t i = 0; i < sequence(b).queries; ++i) rows.push_back({b, h, i});
   return rows;
 }
 
 // A key's gradients are sums over all rows, a query's over one.
-void Completion::complete_head(std::int64_t b, std::int64_t kv_head) const {
+void GradientCompletion::complete_head(std::int64_t b, std::int64_t kv_head) const {
   const std::int64_t keys = sequence(b).keys, first = first_key(b, kv_head);
   const bool has_k = any(left_.k, first, keys), has_v = any(left_.v, first, keys);
   std::vector<WideQuery> rows;
@@ -231,14 +216,14 @@ void Completion::complete_head(std::int64_t b, std::int64_t kv_head) const {
     for (const WideQuery& row : p_.kv_head(h) == kv_head ? rows_of(b, h) : std::vector<WideQuery>())
       if (has_k || has_v || is_left(row)) rows.push_back(row);
   if (rows.empty()) return;
-  const Head head(g_, scores_, b, kv_head);
+  const GradientHead head(g_, scores_, b, kv_head);
   const WideRows like_k(0, p_.dim), like_v(0, p_.value_dim);
   std::vector<double> k(has_k ? unsign(keys * like_k.width()) : 0),
       v(has_v ? unsign(keys * like_v.width()) : 0);
   const auto at_once = unsign(head.rows_at_once());
   for (std::size_t n = 0; n < rows.size(); n += at_once) {
     const auto some = std::span(rows).subspan(n, std::min(at_once, rows.size() - n));
-    const Pairs pairs = head.pairs(some, By::product);
+    const RowPairs pairs = head.pairs(some, By::product);
     complete_queries(head, pairs, some);
     constexpr std::int64_t keys_together = 48;
     for_each_stretch(keys, keys_together, [&](std::int64_t j, std::int64_t count) {
@@ -253,8 +238,8 @@ void Completion::complete_head(std::int64_t b, std::int64_t kv_head) const {
   if (has_v) write_keys(left_.v, *g_.v, v, 1, b, kv_head);
 }
 
-void Completion::complete_queries(const Head& head, const Pairs& pairs,
-                                  std::span<const WideQuery> rows) const {
+void GradientCompletion::complete_queries(const GradientHead& head, const RowPairs& pairs,
+                                          std::span<const WideQuery> rows) const {
   if (!g_.q) return;
   const std::int64_t width = head.keys().width();
   const double scale = reference::scale_of(p_);
@@ -272,8 +257,9 @@ void Completion::complete_queries(const Head& head, const Pairs& pairs,
   });
 }
 
-void Completion::write_keys(const Marks& marks, const MutableView& to, const std::vector<double>& sums,
-                            double factor, std::int64_t b, std::int64_t kv_head) const {
+void GradientCompletion::write_keys(const Marks& marks, const MutableView& to,
+                                    const std::vector<double>& sums, double factor, std::int64_t b,
+                                    std::int64_t kv_head) const {
   const std::int64_t keys = sequence(b).keys, width = std::ssize(sums) / keys;
   for (std::int64_t j = 0; j < keys; ++j)
     for (std::int64_t d = 0; any(marks, first_key(b, kv_head) + j, 1) && d < to.shape.dim; ++d)
@@ -281,17 +267,17 @@ void Completion::write_keys(const Marks& marks, const MutableView& to, const std
 }
 
 // Elements that batch entries, heads, queries and keys may share are sums in their order.
-void Completion::complete_shared() const {
+void GradientCompletion::complete_shared() const {
   SumTensor bias(any(left_.bias) ? g_.given.bias->shape : Shape{}),
       sink(any(left_.sink) ? g_.given.sink->shape : Shape{});
   for (std::int64_t b = 0; b < p_.batch; ++b)
     for (std::int64_t h = 0; h < p_.heads; ++h) {
       const std::vector<WideQuery> rows = rows_of(b, h);
-      const Head head(g_, scores_, b, p_.kv_head(h));
+      const GradientHead head(g_, scores_, b, p_.kv_head(h));
       const auto at_once = unsign(head.rows_at_once());
       for (std::size_t n = 0; n < rows.size(); n += at_once) {
         const auto some = std::span(rows).subspan(n, std::min(at_once, rows.size() - n));
-        const Pairs pairs = head.pairs(some, By::score);
+        const RowPairs pairs = head.pairs(some, By::score);
         for (std::int64_t m = 0; m < std::ssize(some); ++m) {
           if (any(left_.sink)) sink.at(b, h, 0, 0).value += pairs.sink[unsign(m)];
           const std::int64_t query = sequence(b).first_query + some[unsign(m)].i;
@@ -304,7 +290,7 @@ void Completion::complete_shared() const {
   if (any(left_.sink)) write_elements(left_.sink, *g_.given.sink, sink);
 }
 
-void Completion::write_elements(const Marks& marks, const MutableView& to, SumTensor& from) const {
+void GradientCompletion::write_elements(const Marks& marks, const MutableView& to, SumTensor& from) const {
   std::size_t n = 0;
   for (std::int64_t b = 0; b < to.shape.batch; ++b)
     for (std::int64_t h = 0; h < to.shape.heads; ++h)
@@ -313,7 +299,7 @@ void Completion::write_elements(const Marks& marks, const MutableView& to, SumTe
           if (marks[n++] != 0) write_element(to, {b, h, i, d}, from.at(b, h, i, d).value);
 }
 
-void Completion::write_element(const MutableView& to, const Shape& at, double value) const {
+void GradientCompletion::write_element(const MutableView& to, const Shape& at, double value) const {
   const double before = g_.given.accumulate ? reference::read(to, at.batch, at.heads, at.length, at.dim) : 0;
   reference::write(to, at.batch, at.heads, at.length, at.dim, before + value);  // G8
 }
@@ -321,7 +307,7 @@ void Completion::write_element(const MutableView& to, const Shape& at, double va
 }  // namespace
 
 void complete_gradients(const GradientProblem& problem, const UnfinishedGradients& unfinished) {
-  Completion(problem, unfinished).run();
+  GradientCompletion(problem, unfinished).run();
 }
 
 }  // namespace heed::api

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <span>
 
 #include "api/wide_rows.hpp"
@@ -16,12 +15,6 @@ namespace {
 using reference::Row, reference::UnfinishedRow;
 using Rows = std::span<const UnfinishedRow>;
 
-constexpr double infinity = std::numeric_limits<double>::infinity(),
-                 nan = std::numeric_limits<double>::quiet_NaN();
-
-// exp(x) below it is 0.
-constexpr double no_weight = -746;
-
 // What the sum of a row's weights is made of.
 struct Logits {
   double sink, max;
@@ -29,17 +22,17 @@ struct Logits {
   bool are_below_infinity;  // else the sum is NaN
 
   Logits(double of_sink, const double* scores, std::int64_t keys)
-      : sink(of_sink), max(of_sink), are_below_infinity(of_sink < infinity) {
+      : sink(of_sink), max(of_sink), are_below_infinity(of_sink < INFINITY) {
     for (std::int64_t j = 0; j < keys; ++j) {
-      sees_any |= scores[j] != -infinity, are_below_infinity &= scores[j] < infinity;
+      sees_any |= scores[j] != -INFINITY, are_below_infinity &= scores[j] < INFINITY;
       max = std::max(max, scores[j]);
     }
   }
 };
 
-class Completion {
+class RowCompletion {
  public:
-  Completion(const Problem& problem, std::vector<UnfinishedRow> unfinished)
+  RowCompletion(const Problem& problem, std::vector<UnfinishedRow> unfinished)
       : p_(problem), scores_(problem), rows_(std::move(unfinished)) {
     std::ranges::stable_sort(rows_, {}, [this](const UnfinishedRow& row) { return head_of(row); });
   }
@@ -77,8 +70,8 @@ class Completion {
 
   Row of_nan() const {
     Row row;
-    row.out.assign(static_cast<std::size_t>(p_.value_dim), nan);
-    row.log_sum_exp = nan;
+    row.out.assign(static_cast<std::size_t>(p_.value_dim), NAN);
+    row.log_sum_exp = NAN;
     return row;
   }
   bool wants_pairs() const { return p_.outputs.weights || p_.outputs.scores.into; }
@@ -92,21 +85,21 @@ class Completion {
   std::vector<UnfinishedRow> rows_;
 };
 
-void Completion::complete_head(Rows rows) const {
+void RowCompletion::complete_head(Rows rows) const {
   const std::int64_t b = rows.front().b, kv_head = p_.kv_head(rows.front().h);
   const Sequence& s = sequence(b);
   const WideColumns keys(p_.inputs.k, b, kv_head, s.first_key, s.keys);
   const WideRows values = wide_rows(p_.inputs.v, b, kv_head, s.first_key, s.keys);
   // Of the products 16 MiB, but at least a row.
-  constexpr std::size_t max_products = std::size_t{1} << 21, max_rows = 24;
-  const std::size_t each =
-      std::clamp<std::size_t>(max_products / static_cast<std::size_t>(keys.step() + 1), 1, max_rows);
-  threads::throwing_parallel_for((rows.size() + each - 1) / each, [&](std::size_t n) {
-    complete_panel(keys, values, rows.subspan(n * each, std::min(each, rows.size() - n * each)));
+  constexpr std::int64_t max_products = std::int64_t{1} << 21, max_rows = 24;
+  const auto each = std::clamp<std::int64_t>(max_products / (keys.step() + 1), 1, max_rows);
+  for_each_stretch(std::ssize(rows), each, [&](std::int64_t first, std::int64_t count) {
+    complete_panel(keys, values,
+                   rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
   });
 }
 
-void Completion::complete_panel(const WideColumns& keys, const WideRows& values, Rows rows) const {
+void RowCompletion::complete_panel(const WideColumns& keys, const WideRows& values, Rows rows) const {
   const std::int64_t count = std::ssize(rows), step = keys.step();
   WideRows queries(count, p_.dim);
   for (std::int64_t n = 0; n < count; ++n) {
@@ -134,7 +127,7 @@ void Completion::complete_panel(const WideColumns& keys, const WideRows& values,
 
 // A row without its output, where that is a sum of values; and in place of the products the weights of these.
 // The steps are those of reference::row.
-Row Completion::weigh(const WideQuery& at, double* products, unsigned char* sees) const {
+Row RowCompletion::weigh(const WideQuery& at, double* products, unsigned char* sees) const {
   const std::int64_t keys = sequence(at.b).keys;
   const std::span<double> x(products, static_cast<std::size_t>(keys));
   if (!wants_pairs() && !p_.options.dropout && scores_.have_no_sum(at, products)) {
@@ -143,12 +136,12 @@ Row Completion::weigh(const WideQuery& at, double* products, unsigned char* sees
   }
   Row row;
   finish(at, products, row);
-  const Logits logits(p_.sink ? reference::read(*p_.sink, at.b, at.h, 0, 0) : -infinity, products, keys);
+  const Logits logits(p_.sink ? reference::read(*p_.sink, at.b, at.h, 0, 0) : -INFINITY, products, keys);
   if (logits.sees_any && !logits.are_below_infinity && is_nan_throughout(at, products)) {
     std::ranges::fill(x, 0.0);
     return of_nan();
   }
-  for (std::int64_t j = 0; sees && j < keys; ++j) sees[j] = products[j] != -infinity ? 1 : 0;
+  for (std::int64_t j = 0; sees && j < keys; ++j) sees[j] = products[j] != -INFINITY ? 1 : 0;
   row.log_sum_exp = logits.sees_any ? weigh_seen(at, logits, x) : logits.sink;  // S6, S12
   if (!logits.sees_any) std::ranges::fill(x, 0.0);
   if (p_.outputs.weights) {
@@ -159,10 +152,10 @@ Row Completion::weigh(const WideQuery& at, double* products, unsigned char* sees
 }
 
 // Products become scores, those that are asked for too.
-void Completion::finish(const WideQuery& at, double* products, Row& row) const {
+void RowCompletion::finish(const WideQuery& at, double* products, Row& row) const {
   if (!p_.outputs.scores.into) return scores_.finish(at, products);
   const auto keys = static_cast<std::size_t>(p_.keys);
-  row.raw.assign(keys, 0.0), row.softcapped.assign(keys, 0.0), row.biased.assign(keys, -infinity);
+  row.raw.assign(keys, 0.0), row.softcapped.assign(keys, 0.0), row.biased.assign(keys, -INFINITY);
   for (std::int64_t j = 0; j < sequence(at.b).keys; ++j) {
     const reference::KeyScore found = scores_.score(at, products[j], j);
     const auto n = static_cast<std::size_t>(j);
@@ -172,19 +165,18 @@ void Completion::finish(const WideQuery& at, double* products, Row& row) const {
 }
 
 // Of a row whose sum is NaN: whether a value is multiplied with it, and nothing else is asked for.
-bool Completion::is_nan_throughout(const WideQuery& at, const double* scores) const {
+bool RowCompletion::is_nan_throughout(const WideQuery& at, const double* scores) const {
   if (wants_pairs()) return false;
   for (std::int64_t j = 0; j < sequence(at.b).keys; ++j)
-    if (scores[j] != -infinity && !drops(at, j)) return true;
+    if (scores[j] != -INFINITY && !drops(at, j)) return true;
   return false;
 }
 
 // Scores of which some are seen become weights after dropout. Returns the log-sum-exp.
-double Completion::weigh_seen(const WideQuery& at, const Logits& logits, std::span<double> x) const {
-  double sum = logits.sink == -infinity ? 0 : std::exp(logits.sink - logits.max);  // S5
+double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, std::span<double> x) const {
+  double sum = logits.sink == -INFINITY ? 0 : std::exp(logits.sink - logits.max);  // S5
   for (double& score : x) {
-    const double less = score - logits.max;
-    score = score == -infinity ? 0 : !logits.are_below_infinity ? nan : less < no_weight ? 0 : std::exp(less);
+    score = score == -INFINITY ? 0 : logits.are_below_infinity ? weight_of(score - logits.max) : NAN;
     sum += score;
   }
   // A sum that is NaN makes all that is seen NaN: that is so already.
@@ -199,7 +191,7 @@ double Completion::weigh_seen(const WideQuery& at, const Logits& logits, std::sp
 }  // namespace
 
 void complete_rows(const Problem& problem, std::vector<UnfinishedRow> unfinished) {
-  Completion(problem, std::move(unfinished)).run();
+  RowCompletion(problem, std::move(unfinished)).run();
 }
 
 }  // namespace heed::api

@@ -7,15 +7,12 @@
 
 #include "cache/store.hpp"
 #include "cpu/drivers.hpp"
-#include "threads/pool.hpp"
 
 namespace heed::api {
 namespace {
 
 constexpr std::int64_t lanes = 8;           // of the widest vectors
 constexpr std::int64_t rows_at_once = 256;  // that a thread reads
-
-std::int64_t whole(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Rows from (b, h, i) on, packed.
 std::vector<double> read_rows(const View& x, std::int64_t b, std::int64_t h, std::int64_t i,
@@ -38,22 +35,12 @@ std::vector<double> read_rows(const View& x, std::int64_t b, std::int64_t h, std
   return numbers;
 }
 
-// body(first, count) for stretches of `all` rows.
-template <class Body>
-void for_each_stretch(std::int64_t all, const Body& body) {
-  threads::throwing_parallel_for(static_cast<std::size_t>(whole(all, rows_at_once) / rows_at_once),
-                                 [&](std::size_t n) {
-                                   const std::int64_t first = static_cast<std::int64_t>(n) * rows_at_once;
-                                   body(first, std::min(rows_at_once, all - first));
-                                 });
-}
-
 }  // namespace
 
 WideRows::WideRows(std::int64_t count, std::int64_t dim)
     : count_(count),
       dim_(dim),
-      width_(whole(dim, lanes)),
+      width_(PageLayout::whole(dim, lanes)),
       numbers_(static_cast<std::size_t>(count * width_)),
       is_wild_(static_cast<std::size_t>(count)) {}
 
@@ -75,7 +62,8 @@ bool WideRows::any_wild(std::int64_t first, std::int64_t count) const {
 
 WideRows wide_rows(const View& x, std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count) {
   WideRows rows(count, x.shape.dim);
-  for_each_stretch(count, [&](std::int64_t n, std::int64_t some) { rows.read(n, x, b, h, first + n, some); });
+  for_each_stretch(count, rows_at_once,
+                   [&](std::int64_t n, std::int64_t some) { rows.read(n, x, b, h, first + n, some); });
   return rows;
 }
 
@@ -84,9 +72,9 @@ WideColumns::WideColumns(const View& x, std::int64_t b, std::int64_t h, std::int
     : count_(count),
       dim_(x.shape.dim),
       are_floats_(x.dtype != DType::f64),
-      numbers_(static_cast<std::size_t>(whole(count, block) * dim_)) {
+      numbers_(static_cast<std::size_t>(PageLayout::whole(count, block) * dim_)) {
   static_assert(rows_at_once % block == 0);
-  for_each_stretch(count, [&](std::int64_t n, std::int64_t some) {
+  for_each_stretch(count, rows_at_once, [&](std::int64_t n, std::int64_t some) {
     for (std::int64_t end = n + some; n < end; n += block) read_block(x, b, h, first + n, n / block);
   });
 }

@@ -2,13 +2,25 @@
 // Rows of tensors as doubles, and sums of their products that have the bits of the reference's plain loops,
 // many at a time: what is left to the reference (S13) would take it long.
 #pragma once
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "cpu/f64/call.hpp"
 #include "problem/problem.hpp"
+#include "threads/pool.hpp"
 
 namespace heed::api {
+
+// body(first, count) for stretches of at most `each`, on all threads.
+template <class Body>
+void for_each_stretch(std::int64_t all, std::int64_t each, const Body& body) {
+  threads::throwing_parallel_for(static_cast<std::size_t>((all + each - 1) / each), [&](std::size_t n) {
+    const std::int64_t first = static_cast<std::int64_t>(n) * each;
+    body(first, std::min(each, all - first));
+  });
+}
 
 // Some rows, each as wide as vectors need, with zeros at the end.
 class WideRows {

@@ -2,14 +2,11 @@
 #include "api/wide_scores.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "reference/gradient.hpp"
 
 namespace heed::api {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // Causal, Window and KeyLengths alone are a band of keys, which a sequence has as two offsets.
 bool is_banded(const Problem& p) { return p.gaps.empty() && p.bool_masks.empty() && p.documents.empty(); }
@@ -41,7 +38,7 @@ WideScores::WideScores(const Problem& p)
 reference::KeyScore WideScores::score(const WideQuery& at, double product, std::int64_t j) const {
   constexpr double one = 1;
   reference::KeyScore found = reference::score(p_, &product, &one, at.b, at.h, at.i, j);
-  if (!Band(p_, sequence(at), at.i).has(j)) found.biased = -infinity;
+  if (!Band(p_, sequence(at), at.i).has(j)) found.biased = -INFINITY;
   return found;
 }
 
@@ -50,7 +47,7 @@ void WideScores::finish(const WideQuery& at, double* products, double* softcappe
   const Band band(p_, s, at.i);
   for (std::int64_t j = 0; j < s.keys; ++j) {
     if (!band.has(j)) {
-      products[j] = -infinity;
+      products[j] = -INFINITY;
     } else if (is_scaled_only_) {
       products[j] *= scale_;
     } else {
@@ -65,7 +62,7 @@ bool WideScores::have_no_sum(const WideQuery& at, const double* products) const 
   const Sequence& s = sequence(at);
   const Band band(p_, s, at.i);
   for (std::int64_t j = 0; j < s.keys; ++j)
-    if (!(products[j] * scale_ < infinity) && band.has(j) && !(score(at, products[j], j).biased < infinity))
+    if (!(products[j] * scale_ < INFINITY) && band.has(j) && !(score(at, products[j], j).biased < INFINITY))
       return true;
   return false;
 }
