@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -21,8 +23,8 @@ constexpr std::int64_t panel_rows = 24;  // that a task has
 
 std::size_t unsign(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-// What dS is the gradient by: the score, or the product before the softcap.
-enum class By : std::uint8_t { score, product };
+// What dS is the gradient by: the score, or the product before the softcap. Or weights alone are wanted.
+enum class By : std::uint8_t { score, product, nothing };
 
 // Some rows of a KV head with all its keys: of every pair the weight after dropout and the gradient (G1 to
 // G4), 0 where the key is not seen.
@@ -34,14 +36,25 @@ struct RowPairs {
         applied(unsign(rows * step)),
         gradient(unsign(rows * step)),
         sees(unsign(rows * step)),
+        weights_left(unsign(rows)),
         sink(unsign(rows)) {}
+
+  // Whether most weights of some rows are 0, and so most gradients.
+  bool are_few(std::int64_t first, std::int64_t count) const {
+    const auto from = weights_left.begin() + first;
+    return std::accumulate(from, from + count, std::int64_t{0}) < count * step / 4;
+  }
 
   std::int64_t step;  // from one row's to the next
   WideRows q, from_out;
   std::vector<double> applied, gradient;
   std::vector<unsigned char> sees;
-  std::vector<double> sink;  // what each row adds to the gradient by the sink (G7)
+  std::vector<std::int64_t> weights_left;  // of each row that are not 0
+  std::vector<double> sink;                // what each row adds to the gradient by the sink (G7)
 };
+
+// What of a row's pairs is NaN whatever the products are: all weights, or all gradients.
+enum class Spoiled : std::uint8_t { nothing, gradients, weights };
 
 // A KV head, and what its rows have with its keys. The steps are those of reference::gradient_row.
 class GradientHead {
@@ -56,22 +69,37 @@ class GradientHead {
         value_columns_(p_.inputs.v, b, kv_head, s_.first_key, s_.keys) {}
 
   const WideRows& keys() const { return k_; }
+  std::int64_t step() const { return key_columns_.step(); }
 
-  // Rows that are taken at once: 16 MiB of each number of a pair, but at least a panel.
-  std::int64_t rows_at_once() const {
+  // pass(pairs, rows) for some rows after another: 16 MiB of each number of a pair, but at least a panel.
+  template <class Pass>
+  void for_some_rows(std::span<const WideQuery> rows, By by, const Pass& pass) const {
     constexpr std::int64_t max_pairs = std::int64_t{1} << 21, most = 10 * panel_rows;
-    return std::clamp(max_pairs / (key_columns_.step() + 1) / panel_rows * panel_rows, panel_rows, most);
+    const std::int64_t step = key_columns_.step(),
+                       each = std::clamp(max_pairs / (step + 1) / panel_rows * panel_rows, panel_rows, most);
+    std::optional<RowPairs> pairs;
+    for (std::int64_t first = 0; first < std::ssize(rows); first += each) {
+      const auto some = rows.subspan(unsign(first), unsign(std::min(each, std::ssize(rows) - first)));
+      if (!pairs || pairs->q.count() != std::ssize(some)) pairs.emplace(std::ssize(some), step, p_);
+      fill(*pairs, some, by);
+      pass(*pairs, some);
+    }
   }
 
-  RowPairs pairs(std::span<const WideQuery> rows, By) const;
+  Spoiled spoiled(const WideQuery&) const;
+  // Scores of a row, right in whether a key is seen and in nothing else.
+  void find_seen(const WideQuery&, double* scores) const;
 
  private:
-  void read(RowPairs&, std::int64_t n, const WideQuery&) const;
+  void fill(RowPairs&, std::span<const WideQuery>, By) const;
   void differentiate(RowPairs&, std::int64_t n, const WideQuery&, By) const;
-  double delta(const RowPairs&, std::int64_t n, const WideQuery&) const;
+  double delta(const WideRows& from_out, std::int64_t n, const WideQuery&) const;
   double keep_factor(const WideQuery&, std::int64_t j) const;
-  double read_one(const View& x, const WideQuery& at) const {
-    return reference::read(x, at.b, at.h, s_.first_query + at.i, 0);
+
+  std::int64_t row(const WideQuery& at) const { return s_.first_query + at.i; }
+  double lse(const WideQuery& at) const { return reference::read(g_.log_sum_exp, at.b, at.h, row(at), 0); }
+  double from_lse(const WideQuery& at) const {
+    return g_.log_sum_exp_gradient ? reference::read(*g_.log_sum_exp_gradient, at.b, at.h, row(at), 0) : 0;
   }
 
   const GradientProblem& g_;
@@ -82,27 +110,25 @@ class GradientHead {
   const WideColumns key_columns_, value_columns_;
 };
 
-RowPairs GradientHead::pairs(std::span<const WideQuery> rows, By by) const {
-  RowPairs pairs(std::ssize(rows), key_columns_.step(), p_);
+void GradientHead::fill(RowPairs& pairs, std::span<const WideQuery> rows, By by) const {
   for_each_stretch(std::ssize(rows), panel_rows, [&](std::int64_t first, std::int64_t count) {
-    for (std::int64_t n = first; n < first + count; ++n) read(pairs, n, rows[unsign(n)]);
+    for (std::int64_t n = first; n < first + count; ++n) {
+      const WideQuery& at = rows[unsign(n)];
+      pairs.q.read(n, p_.inputs.q, at.b, at.h, row(at));
+      pairs.from_out.read(n, g_.out_gradient, at.b, at.h, row(at));
+    }
     key_columns_.multiply(pairs.q, first, count, pairs.applied.data() + first * pairs.step);
-    value_columns_.multiply(pairs.from_out, first, count, pairs.gradient.data() + first * pairs.step);
+    if (by != By::nothing)
+      value_columns_.multiply(pairs.from_out, first, count, pairs.gradient.data() + first * pairs.step);
     for (std::int64_t n = first; n < first + count; ++n) differentiate(pairs, n, rows[unsign(n)], by);
   });
-  return pairs;
 }
 
-void GradientHead::read(RowPairs& pairs, std::int64_t n, const WideQuery& at) const {
-  pairs.q.read(n, p_.inputs.q, at.b, at.h, s_.first_query + at.i);
-  pairs.from_out.read(n, g_.out_gradient, at.b, at.h, s_.first_query + at.i);
-}
-
-double GradientHead::delta(const RowPairs& pairs, std::int64_t n, const WideQuery& at) const {
+double GradientHead::delta(const WideRows& from_out, std::int64_t n, const WideQuery& at) const {
   WideRows out(1, p_.value_dim);
-  out.read(0, g_.out, at.b, at.h, s_.first_query + at.i);
+  out.read(0, g_.out, at.b, at.h, row(at));
   double sum = 0;
-  for (std::int64_t d = 0; d < p_.value_dim; ++d) sum += pairs.from_out.row(n)[d] * out.row(0)[d];
+  for (std::int64_t d = 0; d < p_.value_dim; ++d) sum += from_out.row(n)[d] * out.row(0)[d];
   return sum;
 }
 
@@ -116,36 +142,55 @@ double GradientHead::keep_factor(const WideQuery& at, std::int64_t j) const {
 void GradientHead::differentiate(RowPairs& pairs, std::int64_t n, const WideQuery& at, By by) const {
   double *const x = pairs.applied.data() + n * pairs.step, *const y = pairs.gradient.data() + n * pairs.step;
   unsigned char* const sees = pairs.sees.data() + n * pairs.step;
-  const std::optional<double> cap = p_.options.softcap;
-  std::vector<double> softcapped(cap && by == By::product ? unsign(s_.keys) : 0);
-  const double lse = read_one(g_.log_sum_exp, at),
-               of_lse = g_.log_sum_exp_gradient ? read_one(*g_.log_sum_exp_gradient, at) : 0;
+  const std::int64_t keys = s_.keys;
+  std::vector<double> softcapped(p_.options.softcap && by == By::product ? unsign(keys) : 0);
+  const double base = lse(at), of_lse = from_lse(at);
   scores_.finish(at, x, softcapped.empty() ? nullptr : softcapped.data());
-  const bool sees_no_key =
-      lse == -INFINITY || std::all_of(x, x + s_.keys, [](double score) { return score == -INFINITY; });
-  if (sees_no_key) {  // G6
-    std::fill_n(x, s_.keys, 0.0), std::fill_n(y, s_.keys, 0.0);
+  for (std::int64_t j = 0; j < keys; ++j) sees[j] = x[j] != -INFINITY ? 1 : 0;
+  std::int64_t& weights = pairs.weights_left[unsign(n)] = 0;
+  if (base == -INFINITY || std::find(sees, sees + keys, 1) == sees + keys) {  // G6
+    std::fill_n(x, keys, 0.0), std::fill_n(y, keys, 0.0), std::fill_n(sees, keys, 0);
     pairs.sink[unsign(n)] = of_lse;
     return;
   }
-  const double less = delta(pairs, n, at);
-  for (std::int64_t j = 0; j < s_.keys; ++j) {
-    sees[j] = x[j] != -INFINITY ? 1 : 0;
-    if (sees[j] == 0) {
-      x[j] = y[j] = 0;  // G6
-      continue;
-    }
-    const double weight = weight_of(x[j] - lse);  // G1
-    const double keep = keep_factor(at, j);
-    x[j] = weight * keep;                           // G2
-    y[j] = weight * (keep * y[j] - less + of_lse);  // G3
-    const double t = softcapped.empty() ? 0 : softcapped[unsign(j)] / *cap;
+  const double less = delta(pairs.from_out, n, at);
+  for (std::int64_t j = 0; j < keys; ++j) {
+    const double weight = sees[j] == 0 ? 0 : weight_of(x[j] - base);  // G1
+    const double keep = weight == 0 ? 1 : keep_factor(at, j);         // of 0 nothing is left in any case
+    x[j] = weight * keep;                                             // G2
+    weights += weight != 0 ? 1 : 0;
+    if (by == By::nothing) continue;
+    y[j] = sees[j] == 0 ? 0 : weight * (keep * y[j] - less + of_lse);  // G3
+    if (softcapped.empty() || sees[j] == 0) continue;
+    const double t = softcapped[unsign(j)] / *p_.options.softcap;
     y[j] *= 1 - t * t;  // G4
   }
   if (p_.sink) {
     const double sink = reference::read(*p_.sink, at.b, at.h, 0, 0);
-    pairs.sink[unsign(n)] = std::exp(sink - lse) * (of_lse - less);  // G7
+    pairs.sink[unsign(n)] = std::exp(sink - base) * (of_lse - less);  // G7
   }
+}
+
+Spoiled GradientHead::spoiled(const WideQuery& at) const {
+  const double base = lse(at);
+  if (base == -INFINITY) return Spoiled::nothing;  // G6
+  if (std::isnan(base)) return Spoiled::weights;
+  WideRows from_out(1, p_.value_dim);
+  from_out.read(0, g_.out_gradient, at.b, at.h, row(at));
+  return std::isnan(from_lse(at) - delta(from_out, 0, at)) ? Spoiled::gradients : Spoiled::nothing;
+}
+
+// The product of numbers is a number, and one with NaN is NaN.
+void GradientHead::find_seen(const WideQuery& at, double* scores) const {
+  using Kind = WideRows::Kind;
+  WideRows q(1, p_.dim);
+  q.read(0, p_.inputs.q, at.b, at.h, row(at));
+  if (q.any(Kind::infinite) || (k_.any(Kind::infinite) && !q.any(Kind::nan)))
+    key_columns_.multiply(q, 0, 1, scores);
+  else
+    for (std::int64_t j = 0; j < s_.keys; ++j)
+      scores[j] = q.any(Kind::nan) || k_.kind(j) == Kind::nan ? NAN : 0;
+  scores_.finish(at, scores);
 }
 
 class GradientCompletion {
@@ -153,7 +198,7 @@ class GradientCompletion {
   GradientCompletion(const GradientProblem& problem, const UnfinishedGradients& unfinished)
       : g_(problem), p_(problem.forward), left_(unfinished), scores_(problem.forward) {}
 
-  void run() const;
+  void run();
 
  private:
   using Marks = std::vector<unsigned char>;
@@ -165,17 +210,20 @@ class GradientCompletion {
   static bool any(const Marks& marks) { return any(marks, 0, std::ssize(marks)); }
 
   const Sequence& sequence(std::int64_t b) const { return p_.sequences[unsign(b)]; }
-  bool is_left(const WideQuery& at) const {
-    return any(left_.q, left_.first_row[unsign(at.b)] + at.h * sequence(at.b).queries + at.i, 1);
+  std::int64_t mark_of(const WideQuery& at) const {
+    return left_.first_row[unsign(at.b)] + at.h * sequence(at.b).queries + at.i;
   }
+  bool is_left(const WideQuery& at) const { return any(left_.q, mark_of(at), 1); }
   // Of the marks of a KV head's keys.
   std::int64_t first_key(std::int64_t b, std::int64_t kv_head) const {
     return left_.first_key[unsign(b)] + kv_head * sequence(b).keys;
   }
 
   std::vector<WideQuery> rows_of(std::int64_t b, std::int64_t h) const;
-  void complete_head(std::int64_t b, std::int64_t kv_head) const;
+  void complete_head(std::int64_t b, std::int64_t kv_head);
+  void settle_rows(const GradientHead&, std::span<const WideQuery>, std::int64_t b, std::int64_t kv_head);
   void complete_queries(const GradientHead&, const RowPairs&, std::span<const WideQuery>) const;
+  void write_row(const MutableView&, Shape at, double factor, const double* sums) const;
   void write_keys(const Marks&, const MutableView&, const std::vector<double>& sums, double factor,
                   std::int64_t b, std::int64_t kv_head) const;
   void complete_shared() const;
@@ -184,12 +232,12 @@ class GradientCompletion {
 
   const GradientProblem& g_;
   const Problem& p_;
-  const UnfinishedGradients& left_;
+  UnfinishedGradients left_;  // marks go when their rows are written
   const WideScores scores_;
 };
 
 // Heads one after another, which share their threads, or as many at once as there are threads.
-void GradientCompletion::run() const {
+void GradientCompletion::run() {
   const auto heads = unsign(p_.batch * p_.kv_heads);
   const auto complete = [this](std::size_t n) {
     complete_head(static_cast<std::int64_t>(n) / p_.kv_heads, static_cast<std::int64_t>(n) % p_.kv_heads);
@@ -208,52 +256,97 @@ std::vector<WideQuery> GradientCompletion::rows_of(std::int64_t b, std::int64_t 
 }
 
 // A key's gradients are sums over all rows, a query's over one.
-void GradientCompletion::complete_head(std::int64_t b, std::int64_t kv_head) const {
+void GradientCompletion::complete_head(std::int64_t b, std::int64_t kv_head) {
   const std::int64_t keys = sequence(b).keys, first = first_key(b, kv_head);
-  const bool has_k = any(left_.k, first, keys), has_v = any(left_.v, first, keys);
-  std::vector<WideQuery> rows;
+  std::vector<WideQuery> all, rows;
   for (std::int64_t h = 0; h < p_.heads; ++h)
-    for (const WideQuery& row : p_.kv_head(h) == kv_head ? rows_of(b, h) : std::vector<WideQuery>())
-      if (has_k || has_v || is_left(row)) rows.push_back(row);
-  if (rows.empty()) return;
+    if (p_.kv_head(h) == kv_head) std::ranges::copy(rows_of(b, h), std::back_inserter(all));
+  const auto find_left = [&] {
+    const bool has_keys = any(left_.k, first, keys) || any(left_.v, first, keys);
+    rows.clear();
+    std::ranges::copy_if(all, std::back_inserter(rows),
+                         [&](const WideQuery& row) { return has_keys || is_left(row); });
+    return !rows.empty();
+  };
+  if (!find_left()) return;
   const GradientHead head(g_, scores_, b, kv_head);
+  settle_rows(head, rows, b, kv_head);
+  if (!find_left()) return;
+
+  const bool has_k = any(left_.k, first, keys), has_v = any(left_.v, first, keys),
+             has_q = std::ranges::any_of(rows, [&](const WideQuery& row) { return is_left(row); });
   const WideRows like_k(0, p_.dim), like_v(0, p_.value_dim);
   std::vector<double> k(has_k ? unsign(keys * like_k.width()) : 0),
       v(has_v ? unsign(keys * like_v.width()) : 0);
-  const auto at_once = unsign(head.rows_at_once());
-  for (std::size_t n = 0; n < rows.size(); n += at_once) {
-    const auto some = std::span(rows).subspan(n, std::min(at_once, rows.size() - n));
-    const RowPairs pairs = head.pairs(some, By::product);
-    complete_queries(head, pairs, some);
+  head.for_some_rows(rows, has_q || has_k ? By::product : By::nothing, [&](const RowPairs& pairs, auto some) {
+    if (has_q) complete_queries(head, pairs, some);
     constexpr std::int64_t keys_together = 48;
-    for_each_stretch(keys, keys_together, [&](std::int64_t j, std::int64_t count) {
+    for_each_stretch(has_k || has_v ? keys : 0, keys_together, [&](std::int64_t j, std::int64_t count) {
       const auto weights = [&](const std::vector<double>& of) -> PairWeights {
-        return {of.data() + j, pairs.sees.data() + j, 1, pairs.step};
+        return {of.data() + j, pairs.sees.data() + j, 1, pairs.step, pairs.are_few(0, std::ssize(some))};
       };
       if (has_v) add_weighted(weights(pairs.applied), count, pairs.from_out, v.data() + j * like_v.width());
       if (has_k) add_weighted(weights(pairs.gradient), count, pairs.q, k.data() + j * like_k.width());
     });
-  }
+  });
   if (has_k) write_keys(left_.k, *g_.k, k, reference::scale_of(p_), b, kv_head);
   if (has_v) write_keys(left_.v, *g_.v, v, 1, b, kv_head);
 }
 
+// Rows whose gradients are all NaN, and the keys that they make NaN: NaN stays it, whatever is added.
+void GradientCompletion::settle_rows(const GradientHead& head, std::span<const WideQuery> rows,
+                                     std::int64_t b, std::int64_t kv_head) {
+  const std::int64_t keys = sequence(b).keys, first = first_key(b, kv_head);
+  struct Found {
+    Marks gradients, weights;
+  };
+  std::vector<Found> found(rows.size() / unsign(panel_rows) + 1);
+  const std::vector<double> nan(unsign(std::max(p_.dim, p_.value_dim)), NAN);
+  for_each_stretch(std::ssize(rows), panel_rows, [&](std::int64_t begin, std::int64_t count) {
+    std::vector<double> scores(unsign(head.step()));
+    auto& [gradients, weights] = found[unsign(begin / panel_rows)];
+    for (const WideQuery& at : rows.subspan(unsign(begin), unsign(count))) {
+      const Spoiled spoiled = head.spoiled(at);
+      if (spoiled == Spoiled::nothing) continue;
+      gradients.resize(unsign(keys)), weights.resize(unsign(keys));
+      head.find_seen(at, scores.data());
+      bool sees_any = false;
+      for (std::int64_t j = 0; j < keys; ++j) {
+        const bool is_seen = scores[unsign(j)] != -INFINITY;
+        sees_any |= is_seen;
+        gradients[unsign(j)] |= is_seen, weights[unsign(j)] |= is_seen && spoiled == Spoiled::weights;
+      }
+      if (sees_any && is_left(at))
+        write_row(*g_.q, {at.b, at.h, sequence(b).first_query + at.i, 0}, 1, nan.data()),
+            left_.q[unsign(mark_of(at))] = 0;
+    }
+  });
+  for (std::int64_t j = 0; j < keys; ++j) {
+    const auto is_in = [&](Marks Found::* of) {
+      return std::ranges::any_of(found, [&](const Found& some) { return any(some.*of, j, 1); });
+    };
+    const Shape at{b, kv_head, sequence(b).first_key + j, 0};
+    if (any(left_.k, first + j, 1) && is_in(&Found::gradients))
+      write_row(*g_.k, at, 1, nan.data()), left_.k[unsign(first + j)] = 0;
+    if (any(left_.v, first + j, 1) && is_in(&Found::weights))
+      write_row(*g_.v, at, 1, nan.data()), left_.v[unsign(first + j)] = 0;
+  }
+}
+
 void GradientCompletion::complete_queries(const GradientHead& head, const RowPairs& pairs,
                                           std::span<const WideQuery> rows) const {
-  if (!g_.q) return;
   const std::int64_t width = head.keys().width();
-  const double scale = reference::scale_of(p_);
   for_each_stretch(std::ssize(rows), panel_rows, [&](std::int64_t first, std::int64_t count) {
+    const auto some = rows.subspan(unsign(first), unsign(count));
+    if (std::ranges::none_of(some, [&](const WideQuery& at) { return is_left(at); })) return;
     std::vector<double> sums(unsign(count * width));
-    add_weighted(
-        {pairs.gradient.data() + first * pairs.step, pairs.sees.data() + first * pairs.step, pairs.step, 1},
-        count, head.keys(), sums.data());
-    for (std::int64_t n = 0; n < count; ++n) {
-      const WideQuery& at = rows[unsign(first + n)];
-      for (std::int64_t d = 0; is_left(at) && d < p_.dim; ++d)
-        write_element(*g_.q, {at.b, at.h, sequence(at.b).first_query + at.i, d},
-                      scale * sums[unsign(n * width + d)]);
-    }
+    add_weighted({pairs.gradient.data() + first * pairs.step, pairs.sees.data() + first * pairs.step,
+                  pairs.step, 1, pairs.are_few(first, count)},
+                 count, head.keys(), sums.data());
+    for (std::int64_t n = 0; n < count; ++n)
+      if (const WideQuery& at = some[unsign(n)]; is_left(at))
+        write_row(*g_.q, {at.b, at.h, sequence(at.b).first_query + at.i, 0}, reference::scale_of(p_),
+                  sums.data() + n * width);
   });
 }
 
@@ -262,8 +355,8 @@ void GradientCompletion::write_keys(const Marks& marks, const MutableView& to,
                                     std::int64_t kv_head) const {
   const std::int64_t keys = sequence(b).keys, width = std::ssize(sums) / keys;
   for (std::int64_t j = 0; j < keys; ++j)
-    for (std::int64_t d = 0; any(marks, first_key(b, kv_head) + j, 1) && d < to.shape.dim; ++d)
-      write_element(to, {b, kv_head, sequence(b).first_key + j, d}, factor * sums[unsign(j * width + d)]);
+    if (any(marks, first_key(b, kv_head) + j, 1))
+      write_row(to, {b, kv_head, sequence(b).first_key + j, 0}, factor, sums.data() + j * width);
 }
 
 // Elements that batch entries, heads, queries and keys may share are sums in their order.
@@ -274,17 +367,14 @@ void GradientCompletion::complete_shared() const {
     for (std::int64_t h = 0; h < p_.heads; ++h) {
       const std::vector<WideQuery> rows = rows_of(b, h);
       const GradientHead head(g_, scores_, b, p_.kv_head(h));
-      const auto at_once = unsign(head.rows_at_once());
-      for (std::size_t n = 0; n < rows.size(); n += at_once) {
-        const auto some = std::span(rows).subspan(n, std::min(at_once, rows.size() - n));
-        const RowPairs pairs = head.pairs(some, By::score);
-        for (std::int64_t m = 0; m < std::ssize(some); ++m) {
-          if (any(left_.sink)) sink.at(b, h, 0, 0).value += pairs.sink[unsign(m)];
-          const std::int64_t query = sequence(b).first_query + some[unsign(m)].i;
+      head.for_some_rows(rows, By::score, [&](const RowPairs& pairs, auto some) {
+        for (std::int64_t n = 0; n < std::ssize(some); ++n) {
+          if (any(left_.sink)) sink.at(b, h, 0, 0).value += pairs.sink[unsign(n)];
+          const std::int64_t query = sequence(b).first_query + some[unsign(n)].i;
           for (std::int64_t j = 0; any(left_.bias) && j < sequence(b).keys; ++j)
-            bias.at(b, h, query, j).value += pairs.gradient[unsign(m * pairs.step + j)];
+            bias.at(b, h, query, j).value += pairs.gradient[unsign(n * pairs.step + j)];
         }
-      }
+      });
     }
   if (any(left_.bias)) write_elements(left_.bias, *g_.given.bias, bias);
   if (any(left_.sink)) write_elements(left_.sink, *g_.given.sink, sink);
@@ -297,6 +387,10 @@ void GradientCompletion::write_elements(const Marks& marks, const MutableView& t
       for (std::int64_t i = 0; i < to.shape.length; ++i)
         for (std::int64_t d = 0; d < to.shape.dim; ++d)
           if (marks[n++] != 0) write_element(to, {b, h, i, d}, from.at(b, h, i, d).value);
+}
+
+void GradientCompletion::write_row(const MutableView& to, Shape at, double factor, const double* sums) const {
+  for (at.dim = 0; at.dim < to.shape.dim; ++at.dim) write_element(to, at, factor * sums[at.dim]);
 }
 
 void GradientCompletion::write_element(const MutableView& to, const Shape& at, double value) const {

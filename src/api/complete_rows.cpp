@@ -17,17 +17,24 @@ using Rows = std::span<const UnfinishedRow>;
 
 // What the sum of a row's weights is made of.
 struct Logits {
-  double sink, max;
-  bool sees_any = false;
-  bool are_below_infinity;  // else the sum is NaN
+  double max;
+  bool has_nan = false;
 
-  Logits(double of_sink, const double* scores, std::int64_t keys)
-      : sink(of_sink), max(of_sink), are_below_infinity(of_sink < INFINITY) {
-    for (std::int64_t j = 0; j < keys; ++j) {
-      sees_any |= scores[j] != -INFINITY, are_below_infinity &= scores[j] < INFINITY;
-      max = std::max(max, scores[j]);
-    }
+  Logits(double sink, std::span<const double> scores) : max(sink), has_nan(std::isnan(sink)) {
+    constexpr std::size_t lanes = 4;  // each waits for itself alone
+    double highest[lanes] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    const auto take = [&](std::size_t lane, double x) {
+      highest[lane] = x > highest[lane] ? x : highest[lane];
+      has_nan |= x != x;
+    };
+    std::size_t j = 0;
+    for (; j + lanes <= scores.size(); j += lanes)
+      for (std::size_t lane = 0; lane < lanes; ++lane) take(lane, scores[j + lane]);
+    for (; j < scores.size(); ++j) take(0, scores[j]);
+    for (const double x : highest) max = std::max(max, x);
   }
+
+  bool have_sum() const { return !has_nan && max < INFINITY; }  // else it is NaN
 };
 
 class RowCompletion {
@@ -65,7 +72,7 @@ class RowCompletion {
   void complete_panel(const WideColumns& keys, const WideRows& values, Rows) const;
   Row weigh(const WideQuery&, double* products, unsigned char* sees) const;
   void finish(const WideQuery&, double* products, Row&) const;
-  double weigh_seen(const WideQuery&, const Logits&, std::span<double> scores) const;
+  double weigh_seen(const WideQuery&, const Logits&, double sink, std::span<double> scores) const;
   bool is_nan_throughout(const WideQuery&, const double* scores) const;
 
   Row of_nan() const {
@@ -116,7 +123,8 @@ void RowCompletion::complete_panel(const WideColumns& keys, const WideRows& valu
                           sees.empty() ? nullptr : &sees[static_cast<std::size_t>(n * step)]));
   }
   std::vector<double> out(static_cast<std::size_t>(count * values.width()));
-  add_weighted({weights.data(), sees.data(), step, 1}, count, values, out.data());
+  const auto some = std::ranges::count_if(weights, [](double weight) { return weight != 0; });
+  add_weighted({weights.data(), sees.data(), step, 1, some < count * step / 4}, count, values, out.data());
   for (std::int64_t n = 0; n < count; ++n) {
     Row& row = found[static_cast<std::size_t>(n)];
     const double* const from = out.data() + n * values.width();
@@ -130,20 +138,22 @@ void RowCompletion::complete_panel(const WideColumns& keys, const WideRows& valu
 Row RowCompletion::weigh(const WideQuery& at, double* products, unsigned char* sees) const {
   const std::int64_t keys = sequence(at.b).keys;
   const std::span<double> x(products, static_cast<std::size_t>(keys));
-  if (!wants_pairs() && !p_.options.dropout && scores_.have_no_sum(at, products)) {
+  if (!wants_pairs() && !p_.options.dropout && scores_.are_known_to_have_no_sum(at, products)) {
     std::ranges::fill(x, 0.0);
     return of_nan();
   }
   Row row;
   finish(at, products, row);
-  const Logits logits(p_.sink ? reference::read(*p_.sink, at.b, at.h, 0, 0) : -INFINITY, products, keys);
-  if (logits.sees_any && !logits.are_below_infinity && is_nan_throughout(at, products)) {
+  const double sink = p_.sink ? reference::read(*p_.sink, at.b, at.h, 0, 0) : -INFINITY;
+  const Logits logits(sink, x);
+  const bool sees_any = std::ranges::any_of(x, [](double score) { return score != -INFINITY; });  // S6
+  if (sees_any && !logits.have_sum() && is_nan_throughout(at, products)) {
     std::ranges::fill(x, 0.0);
     return of_nan();
   }
   for (std::int64_t j = 0; sees && j < keys; ++j) sees[j] = products[j] != -INFINITY ? 1 : 0;
-  row.log_sum_exp = logits.sees_any ? weigh_seen(at, logits, x) : logits.sink;  // S6, S12
-  if (!logits.sees_any) std::ranges::fill(x, 0.0);
+  row.log_sum_exp = sees_any ? weigh_seen(at, logits, sink, x) : sink;  // S6, S12
+  if (!sees_any) std::ranges::fill(x, 0.0);
   if (p_.outputs.weights) {
     row.weight.assign(static_cast<std::size_t>(p_.keys), 0.0);
     std::ranges::copy(x, row.weight.begin());
@@ -173,13 +183,14 @@ bool RowCompletion::is_nan_throughout(const WideQuery& at, const double* scores)
 }
 
 // Scores of which some are seen become weights after dropout. Returns the log-sum-exp.
-double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, std::span<double> x) const {
-  double sum = logits.sink == -INFINITY ? 0 : std::exp(logits.sink - logits.max);  // S5
+double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, double sink,
+                                 std::span<double> x) const {
+  const bool have_sum = logits.have_sum();
+  double sum = sink == -INFINITY ? 0 : std::exp(sink - logits.max);  // S5
   for (double& score : x) {
-    score = score == -INFINITY ? 0 : logits.are_below_infinity ? weight_of(score - logits.max) : NAN;
-    sum += score;
+    score = score == -INFINITY ? 0 : have_sum ? weight_of(score - logits.max) : NAN;
+    if (score != 0) sum += score;
   }
-  // A sum that is NaN makes all that is seen NaN: that is so already.
   const double kept =
       p_.options.dropout ? 1.0 - static_cast<double>(p_.options.dropout->drop_probability) : 1;
   for (std::int64_t j = 0; j < std::ssize(x); ++j)

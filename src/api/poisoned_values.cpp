@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -380,7 +381,10 @@ bool Poison::settle(const UnfinishedRow& at) const {
   const double most = head->largest_key ? highest(at, *head, q) : nan;
   constexpr double far = 600;  // e^-600 divided by all keys there can be is a double
   const TokenRows keys = rows(*head, Side::keys), values = rows(*head, Side::values);
-  for (const std::int64_t j : head->poisoned) {
+  // Of many such keys the first decide a row or none of them do, or it is sooner computed than decided.
+  constexpr std::size_t few = 16;
+  const std::span<const std::int64_t> first(head->poisoned.data(), std::min(few, head->poisoned.size()));
+  for (const std::int64_t j : first) {
     const double score = reference::score(p_, q.data(), keys(j).data(), at.b, at.h, at.i, j).biased;
     if (score == -infinity) continue;  // S4
     const bool is_dropped = p_.options.dropout && reference::dropped(p_, at.b, at.h, at.i, j);
@@ -389,7 +393,7 @@ bool Poison::settle(const UnfinishedRow& at) const {
                                               : Sums::Weight::unknown);
     if (sums.are_nan()) break;
   }
-  if (!sums.are_decided()) return false;
+  if (first.size() < head->poisoned.size() ? !sums.are_nan() : !sums.are_decided()) return false;
   for (std::size_t n = 0; n < sums.dims.size(); ++n)
     reference::write(out, at.b, at.h, row, sums.dims[n], sums.of[n]);
   return true;

@@ -35,6 +35,13 @@ std::vector<double> read_rows(const View& x, std::int64_t b, std::int64_t h, std
   return numbers;
 }
 
+WideRows::Kind kind_of(const double* numbers, std::int64_t count) {
+  bool has_nan = false, has_infinity = false;
+  for (std::int64_t n = 0; n < count; ++n)
+    has_nan |= std::isnan(numbers[n]), has_infinity |= std::isinf(numbers[n]);
+  return has_nan ? WideRows::Kind::nan : has_infinity ? WideRows::Kind::infinite : WideRows::Kind::numbers;
+}
+
 }  // namespace
 
 WideRows::WideRows(std::int64_t count, std::int64_t dim)
@@ -42,7 +49,7 @@ WideRows::WideRows(std::int64_t count, std::int64_t dim)
       dim_(dim),
       width_(PageLayout::whole(dim, lanes)),
       numbers_(static_cast<std::size_t>(count * width_)),
-      is_wild_(static_cast<std::size_t>(count)) {}
+      kinds_(static_cast<std::size_t>(count)) {}
 
 void WideRows::read(std::int64_t n, const View& x, std::int64_t b, std::int64_t h, std::int64_t i,
                     std::int64_t some) {
@@ -50,14 +57,8 @@ void WideRows::read(std::int64_t n, const View& x, std::int64_t b, std::int64_t 
   for (std::int64_t m = 0; m < some; ++m) {
     const double* const from = numbers.data() + m * dim_;
     std::copy_n(from, dim_, numbers_.data() + (n + m) * width_);
-    is_wild_[static_cast<std::size_t>(n + m)] =
-        std::all_of(from, from + dim_, [](double number) { return std::isfinite(number); }) ? 0 : 1;
+    kinds_[static_cast<std::size_t>(n + m)] = kind_of(from, dim_);
   }
-}
-
-bool WideRows::any_wild(std::int64_t first, std::int64_t count) const {
-  const auto from = is_wild_.begin() + first;
-  return std::any_of(from, from + count, [](unsigned char is_wild) { return is_wild != 0; });
 }
 
 WideRows wide_rows(const View& x, std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count) {
@@ -103,39 +104,65 @@ void WideColumns::multiply(const WideRows& rows, std::int64_t first, std::int64_
 
 namespace {
 
-// Most weights are 0 where scores are far apart.
-bool are_few(const PairWeights& weights, std::int64_t columns, std::int64_t terms) {
-  std::int64_t some = 0;
-  for (std::int64_t n = 0; n < columns; ++n)
-    for (std::int64_t m = 0; m < terms; ++m)
-      some += weights.of[n * weights.column + m * weights.term] != 0 ? 1 : 0;
-  return some < columns * terms / 4;
-}
+class WeightedSum {
+ public:
+  WeightedSum(const PairWeights& weights, const WideRows& rows, double* sums)
+      : weights_(weights), rows_(rows), sums_(sums), add_products_(cpu::best_target().f64.add_products) {}
+
+  // Every pair of columns [n, n + columns) and rows [m, m + terms).
+  void add(std::int64_t n, std::int64_t columns, std::int64_t m, std::int64_t terms) const {
+    add_products_({.a = rows_.row(m),
+                   .width = rows_.width(),
+                   .b = {weights_.of + place(n, m), weights_.column, weights_.term},
+                   .columns = columns,
+                   .terms = terms,
+                   .c = sums_ + n * rows_.width()});
+  }
+  // A weight of 0 changes nothing but times an infinity or NaN, and an unseen row is not read (S4, G6).
+  void add_where_needed(std::int64_t columns, std::int64_t m, std::int64_t terms) const {
+    if (weights_.term == 1)
+      for (std::int64_t n = 0; n < columns; ++n)
+        for_each_run(
+            m, m + terms, [&](std::int64_t x) { return is_needed(n, x); },
+            [&](std::int64_t x, std::int64_t count) { add(n, 1, x, count); });
+    else
+      for (const std::int64_t end = m + terms; m < end; ++m)
+        for_each_run(
+            0, columns, [&](std::int64_t n) { return is_needed(n, m); },
+            [&](std::int64_t n, std::int64_t count) { add(n, count, m, 1); });
+  }
+
+ private:
+  template <class Needed, class Body>
+  static void for_each_run(std::int64_t begin, std::int64_t end, const Needed& needed, const Body& body) {
+    for (std::int64_t x = begin; x < end; ++x) {
+      const std::int64_t first = x;
+      while (x < end && needed(x)) ++x;
+      if (x > first) body(first, x - first);
+    }
+  }
+  std::int64_t place(std::int64_t n, std::int64_t m) const { return n * weights_.column + m * weights_.term; }
+  bool is_needed(std::int64_t n, std::int64_t m) const {
+    return rows_.is_wild(m) ? weights_.sees[place(n, m)] != 0 : weights_.of[place(n, m)] != 0;
+  }
+
+  const PairWeights& weights_;
+  const WideRows& rows_;
+  double* sums_;
+  void (*add_products_)(const cpu::F64Product&);
+};
 
 }  // namespace
 
 void add_weighted(const PairWeights& weights, std::int64_t columns, const WideRows& rows, double* sums) {
-  const auto add = [&](std::int64_t n, std::int64_t some, std::int64_t m, std::int64_t terms) {
-    cpu::best_target().f64.add_products(
-        {.a = rows.row(m),
-         .width = rows.width(),
-         .b = {weights.of + n * weights.column + m * weights.term, weights.column, weights.term},
-         .columns = some,
-         .terms = terms,
-         .c = sums + n * rows.width()});
-  };
-  if (!rows.any_wild() && !are_few(weights, columns, rows.count())) return add(0, columns, 0, rows.count());
-  // A weight of 0 changes nothing but times an infinity or NaN, and an unseen row is not read (S4, G6).
-  for (std::int64_t n = 0; n < columns; ++n) {
-    const auto adds = [&](std::int64_t m) {
-      const std::int64_t at = n * weights.column + m * weights.term;
-      return rows.is_wild(m) ? weights.sees[at] != 0 : weights.of[at] != 0;
-    };
-    for (std::int64_t m = 0; m < rows.count(); ++m) {
-      const std::int64_t first = m;
-      while (m < rows.count() && adds(m)) ++m;
-      if (m > first) add(n, 1, first, m - first);
-    }
+  const WeightedSum sum(weights, rows, sums);
+  for (std::int64_t m = 0; m < rows.count();) {
+    const std::int64_t first = m;
+    while (m < rows.count() && rows.is_wild(m) == rows.is_wild(first)) ++m;
+    if (weights.are_few || rows.is_wild(first))
+      sum.add_where_needed(columns, first, m - first);
+    else
+      sum.add(0, columns, first, m - first);
   }
 }
 

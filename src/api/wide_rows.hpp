@@ -35,15 +35,17 @@ class WideRows {
   std::int64_t dim() const { return dim_; }
   std::int64_t width() const { return width_; }
   const double* row(std::int64_t n) const { return numbers_.data() + n * width_; }
-  // Whether it holds NaN or an infinity.
-  bool is_wild(std::int64_t n) const { return is_wild_[static_cast<std::size_t>(n)] != 0; }
-  bool any_wild(std::int64_t first, std::int64_t count) const;
-  bool any_wild() const { return any_wild(0, count_); }
+  // What it holds: NaN, an infinity and no NaN, or numbers alone.
+  enum class Kind : std::uint8_t { numbers, infinite, nan };
+  Kind kind(std::int64_t n) const { return kinds_[static_cast<std::size_t>(n)]; }
+  bool is_wild(std::int64_t n) const { return kind(n) != Kind::numbers; }
+  bool any_wild() const { return any(Kind::infinite) || any(Kind::nan); }
+  bool any(Kind kind) const { return std::ranges::find(kinds_, kind) != kinds_.end(); }
 
  private:
   std::int64_t count_, dim_, width_;
   std::vector<double> numbers_;  // (count, width)
-  std::vector<unsigned char> is_wild_;
+  std::vector<Kind> kinds_;
 };
 
 // All rows of a head, transposed, so that a row's products with them lie side by side.
@@ -69,11 +71,13 @@ class WideColumns {
 // Reads all rows of a head, on all threads.
 WideRows wide_rows(const View&, std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count);
 
-// weight(n, m) at of[n * column + m * term], 0 where n does not see m; and whether it does, likewise.
+// weight(n, m) at of[n * column + m * term], 0 where n does not see m; and whether it does, likewise. One of
+// the strides is 1.
 struct PairWeights {
   const double* of;
   const unsigned char* sees;  // may be null where no row is wild
   std::int64_t column, term;
+  bool are_few = false;  // most are 0
 };
 // sums(n, d) += weight(n, m) * rows(m, d) for one m after another that n sees, n < columns. Sums have the
 // width of rows.

@@ -25,13 +25,18 @@ class WideScores {
   // the scores before the bias, of keys that masks may show.
   void finish(const WideQuery&, double* products, double* softcapped = nullptr) const;
 
-  // Whether a score is NaN or +inf because the product is, so that the sum of the row's weights is NaN.
-  bool have_no_sum(const WideQuery&, const double* products) const;
+  // Whether a score is NaN or +inf because the product is, so that the sum of the row's weights is NaN. Not
+  // looked for where finish() costs no more.
+  bool are_known_to_have_no_sum(const WideQuery&, const double* products) const;
 
   // Of one key.
   reference::KeyScore score(const WideQuery&, double product, std::int64_t j) const;
 
  private:
+  struct Keys {
+    std::int64_t begin, end;
+  };
+  void finish(const WideQuery&, const Keys&, double* products, double* softcapped) const;
   const Sequence& sequence(const WideQuery& at) const { return p_.sequences[static_cast<std::size_t>(at.b)]; }
 
   const Problem p_;  // over heads of one dimension: a product is the query, and the key is 1
