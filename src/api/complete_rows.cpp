@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <numeric>
 #include <span>
 
 #include "api/wide_rows.hpp"
@@ -35,6 +37,28 @@ struct Logits {
   }
 
   bool have_sum() const { return !has_nan && max < INFINITY; }  // else it is NaN
+};
+
+// Some rows against all keys of their KV head.
+struct Panel {
+  Panel(std::int64_t count, std::int64_t row_step, bool any_wild)
+      : step(row_step),
+        weights(std::make_unique_for_overwrite<double[]>(static_cast<std::size_t>(count * step))),
+        sees(static_cast<std::size_t>(any_wild ? count * step : 0)),
+        some(static_cast<std::size_t>(count)),
+        rows(static_cast<std::size_t>(count)) {}
+
+  PairWeights of_rows(std::int64_t first, std::int64_t end) const {
+    const std::int64_t all = std::accumulate(some.begin() + first, some.begin() + end, std::int64_t{0});
+    return {weights.get() + first * step, sees.empty() ? nullptr : sees.data() + first * step, step, 1,
+            all < (end - first) * step / 4};
+  }
+
+  std::int64_t step;  // from one row's to the next
+  std::unique_ptr<double[]> weights;
+  std::vector<unsigned char> sees;  // where a value is wild
+  std::vector<std::int64_t> some;   // weights that are not 0
+  std::vector<Row> rows;            // one without an output is undecided
 };
 
 class RowCompletion {
@@ -70,16 +94,15 @@ class RowCompletion {
 
   void complete_head(Rows) const;
   void complete_panel(const WideColumns& keys, const WideRows& values, Rows) const;
-  Row weigh(const WideQuery&, double* products, unsigned char* sees) const;
+  void add_values(const WideRows& values, Panel&) const;
+  void weigh(const WideQuery&, Panel&, std::int64_t n) const;
   void finish(const WideQuery&, double* products, Row&) const;
   double weigh_seen(const WideQuery&, const Logits&, double sink, std::span<double> scores) const;
   bool is_nan_throughout(const WideQuery&, const double* scores) const;
 
-  Row of_nan() const {
-    Row row;
+  void become_nan(Row& row) const {
     row.out.assign(static_cast<std::size_t>(p_.value_dim), NAN);
     row.log_sum_exp = NAN;
-    return row;
   }
   bool wants_pairs() const { return p_.outputs.weights || p_.outputs.scores.into; }
   bool drops(const WideQuery& at, std::int64_t j) const {
@@ -113,52 +136,61 @@ void RowCompletion::complete_panel(const WideColumns& keys, const WideRows& valu
     const auto& [b, h, i, only_out] = rows[static_cast<std::size_t>(n)];
     queries.read(n, p_.inputs.q, b, h, sequence(b).first_query + i);
   }
-  std::vector<double> weights(static_cast<std::size_t>(count * step));
-  std::vector<unsigned char> sees(values.any_wild() ? weights.size() : 0);
-  keys.multiply(queries, 0, count, weights.data());
-  std::vector<Row> found;
+  Panel panel(count, step, values.any_wild());
+  keys.multiply(queries, 0, count, panel.weights.get());
   for (std::int64_t n = 0; n < count; ++n) {
     const auto& [b, h, i, only_out] = rows[static_cast<std::size_t>(n)];
-    found.push_back(weigh({b, h, i}, weights.data() + n * step,
-                          sees.empty() ? nullptr : &sees[static_cast<std::size_t>(n * step)]));
+    weigh({b, h, i}, panel, n);
   }
-  std::vector<double> out(static_cast<std::size_t>(count * values.width()));
-  const auto some = std::ranges::count_if(weights, [](double weight) { return weight != 0; });
-  add_weighted({weights.data(), sees.data(), step, 1, some < count * step / 4}, count, values, out.data());
-  for (std::int64_t n = 0; n < count; ++n) {
-    Row& row = found[static_cast<std::size_t>(n)];
-    const double* const from = out.data() + n * values.width();
-    if (row.out.empty()) row.out.assign(from, from + p_.value_dim);
-    reference::complete(p_, rows[static_cast<std::size_t>(n)], row);
+  add_values(values, panel);
+  for (std::size_t n = 0; n < rows.size(); ++n) reference::complete(p_, rows[n], panel.rows[n]);
+}
+
+// To the rows that are not decided yet, as many at once as lie side by side.
+void RowCompletion::add_values(const WideRows& values, Panel& panel) const {
+  const auto is_decided = [&](std::int64_t n) {
+    return !panel.rows[static_cast<std::size_t>(n)].out.empty();
+  };
+  const std::int64_t count = std::ssize(panel.rows), width = values.width();
+  for (std::int64_t first = 0; first < count; ++first) {
+    std::int64_t end = first;
+    while (end < count && !is_decided(end)) ++end;
+    if (end == first) continue;
+    std::vector<double> out(static_cast<std::size_t>((end - first) * width));
+    add_weighted(panel.of_rows(first, end), end - first, values, out.data());
+    for (const double* from = out.data(); first < end; ++first, from += width)
+      panel.rows[static_cast<std::size_t>(first)].out.assign(from, from + p_.value_dim);
   }
 }
 
-// A row without its output, where that is a sum of values; and in place of the products the weights of these.
+// Row n without its output, where that is a sum of values, and in place of the products the weights of these.
 // The steps are those of reference::row.
-Row RowCompletion::weigh(const WideQuery& at, double* products, unsigned char* sees) const {
-  const std::int64_t keys = sequence(at.b).keys;
-  const std::span<double> x(products, static_cast<std::size_t>(keys));
+void RowCompletion::weigh(const WideQuery& at, Panel& panel, std::int64_t n) const {
+  double* const products = panel.weights.get() + n * panel.step;
+  Row& row = panel.rows[static_cast<std::size_t>(n)];
   if (!wants_pairs() && !p_.options.dropout && scores_.are_known_to_have_no_sum(at, products)) {
-    std::ranges::fill(x, 0.0);
-    return of_nan();
+    become_nan(row);
+    return;
   }
-  Row row;
   finish(at, products, row);
+  const std::span<double> x(products, static_cast<std::size_t>(sequence(at.b).keys));
   const double sink = p_.sink ? reference::read(*p_.sink, at.b, at.h, 0, 0) : -INFINITY;
   const Logits logits(sink, x);
-  const bool sees_any = std::ranges::any_of(x, [](double score) { return score != -INFINITY; });  // S6
+  const bool sees_any = std::ranges::any_of(x, [](double score) { return score != -INFINITY; });
   if (sees_any && !logits.have_sum() && is_nan_throughout(at, products)) {
-    std::ranges::fill(x, 0.0);
-    return of_nan();
+    become_nan(row);
+    return;
   }
-  for (std::int64_t j = 0; sees && j < keys; ++j) sees[j] = products[j] != -INFINITY ? 1 : 0;
-  row.log_sum_exp = sees_any ? weigh_seen(at, logits, sink, x) : sink;  // S6, S12
-  if (!sees_any) std::ranges::fill(x, 0.0);
+  if (!panel.sees.empty())
+    std::ranges::transform(x, panel.sees.begin() + n * panel.step,
+                           [](double score) -> unsigned char { return score != -INFINITY; });
+  row.log_sum_exp = sees_any ? weigh_seen(at, logits, sink, x) : sink;  // S12
+  if (!sees_any) std::ranges::fill(x, 0.0);                             // S6
+  panel.some[static_cast<std::size_t>(n)] = std::ssize(x) - std::ranges::count(x, 0.0);
   if (p_.outputs.weights) {
     row.weight.assign(static_cast<std::size_t>(p_.keys), 0.0);
     std::ranges::copy(x, row.weight.begin());
   }
-  return row;
 }
 
 // Products become scores, those that are asked for too.
@@ -189,7 +221,7 @@ double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, doub
   double sum = sink == -INFINITY ? 0 : std::exp(sink - logits.max);  // S5
   for (double& score : x) {
     score = score == -INFINITY ? 0 : have_sum ? weight_of(score - logits.max) : NAN;
-    if (score != 0) sum += score;
+    sum += score;
   }
   const double kept =
       p_.options.dropout ? 1.0 - static_cast<double>(p_.options.dropout->drop_probability) : 1;

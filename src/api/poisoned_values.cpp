@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -193,7 +192,8 @@ bool is_number(double x) { return std::isfinite(x); }
 // A KV head of a sequence that rows were left of.
 struct Head {
   std::int64_t b, kv_head;
-  std::vector<std::int64_t> poisoned{};             // keys whose values are not all numbers, in order
+  std::vector<std::int64_t> poisoned{};               // keys whose values are not all numbers, in order
+  std::vector<std::vector<double>> keys{}, values{};  // rows of the first few of these
   std::optional<std::vector<float>> largest_key{};  // magnitudes in each dimension, where a value is infinite
 };
 
@@ -266,13 +266,18 @@ class Poison {
       std::vector<std::int64_t>& keys = heads_[all[n].head].poisoned;
       keys.insert(keys.end(), found[n].begin(), found[n].end());
     }
+    // Of many such keys the first decide a row, or it is sooner computed than decided.
+    constexpr std::size_t few = 8;
+    for (Head& head : heads_)
+      for (std::size_t n = 0; n < std::min(few, head.poisoned.size()); ++n) {
+        head.keys.push_back(rows(head, Side::keys)(head.poisoned[n]));
+        head.values.push_back(rows(head, Side::values)(head.poisoned[n]));
+      }
   }
 
-  bool has_infinity(const Head& head) const {
-    const TokenRows values = rows(head, Side::values);
-    return std::any_of(head.poisoned.begin(), head.poisoned.end(), [&](std::int64_t j) {
-      const std::vector<double> row = values(j);
-      return std::any_of(row.begin(), row.end(), [](double x) { return std::isinf(x); });
+  static bool has_infinity(const Head& head) {
+    return std::ranges::any_of(head.values, [](const std::vector<double>& value) {
+      return std::ranges::any_of(value, [](double x) { return std::isinf(x); });
     });
   }
 
@@ -380,20 +385,18 @@ bool Poison::settle(const UnfinishedRow& at) const {
   const std::vector<double> q = query(at);
   const double most = head->largest_key ? highest(at, *head, q) : nan;
   constexpr double far = 600;  // e^-600 divided by all keys there can be is a double
-  const TokenRows keys = rows(*head, Side::keys), values = rows(*head, Side::values);
-  // Of many such keys the first decide a row or none of them do, or it is sooner computed than decided.
-  constexpr std::size_t few = 16;
-  const std::span<const std::int64_t> first(head->poisoned.data(), std::min(few, head->poisoned.size()));
-  for (const std::int64_t j : first) {
-    const double score = reference::score(p_, q.data(), keys(j).data(), at.b, at.h, at.i, j).biased;
+  for (std::size_t n = 0; n < head->keys.size(); ++n) {
+    const std::int64_t j = head->poisoned[n];
+    const double score = reference::score(p_, q.data(), head->keys[n].data(), at.b, at.h, at.i, j).biased;
     if (score == -infinity) continue;  // S4
     const bool is_dropped = p_.options.dropout && reference::dropped(p_, at.b, at.h, at.i, j);
-    sums.add(values(j), is_dropped            ? Sums::Weight::none
-                        : score - most > -far ? Sums::Weight::some
-                                              : Sums::Weight::unknown);
+    sums.add(head->values[n], is_dropped            ? Sums::Weight::none
+                              : score - most > -far ? Sums::Weight::some
+                                                    : Sums::Weight::unknown);
     if (sums.are_nan()) break;
   }
-  if (first.size() < head->poisoned.size() ? !sums.are_nan() : !sums.are_decided()) return false;
+  const bool was_any_left_out = head->keys.size() < head->poisoned.size();
+  if (was_any_left_out ? !sums.are_nan() : !sums.are_decided()) return false;
   for (std::size_t n = 0; n < sums.dims.size(); ++n)
     reference::write(out, at.b, at.h, row, sums.dims[n], sums.of[n]);
   return true;

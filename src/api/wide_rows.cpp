@@ -118,34 +118,30 @@ class WeightedSum {
                    .terms = terms,
                    .c = sums_ + n * rows_.width()});
   }
-  // A weight of 0 changes nothing but times an infinity or NaN, and an unseen row is not read (S4, G6).
-  void add_where_needed(std::int64_t columns, std::int64_t m, std::int64_t terms) const {
+  // The same where needed(place): runs of pairs whose weights lie side by side.
+  template <class Needed>
+  void add_where(std::int64_t columns, std::int64_t m, std::int64_t terms, const Needed& needed) const {
     if (weights_.term == 1)
       for (std::int64_t n = 0; n < columns; ++n)
-        for_each_run(
-            m, m + terms, [&](std::int64_t x) { return is_needed(n, x); },
-            [&](std::int64_t x, std::int64_t count) { add(n, 1, x, count); });
+        for_each_run(place(n, m), terms, needed,
+                     [&](std::int64_t x, std::int64_t count) { add(n, 1, m + x, count); });
     else
       for (const std::int64_t end = m + terms; m < end; ++m)
-        for_each_run(
-            0, columns, [&](std::int64_t n) { return is_needed(n, m); },
-            [&](std::int64_t n, std::int64_t count) { add(n, count, m, 1); });
+        for_each_run(place(0, m), columns, needed,
+                     [&](std::int64_t n, std::int64_t count) { add(n, count, m, 1); });
   }
 
  private:
   template <class Needed, class Body>
-  static void for_each_run(std::int64_t begin, std::int64_t end, const Needed& needed, const Body& body) {
-    for (std::int64_t x = begin; x < end; ++x) {
+  static void for_each_run(std::int64_t place, std::int64_t count, const Needed& needed, const Body& body) {
+    for (std::int64_t x = 0; x < count; ++x) {
+      if (!needed(place + x)) continue;
       const std::int64_t first = x;
-      while (x < end && needed(x)) ++x;
-      if (x > first) body(first, x - first);
+      while (x < count && needed(place + x)) ++x;
+      body(first, x - first);
     }
   }
   std::int64_t place(std::int64_t n, std::int64_t m) const { return n * weights_.column + m * weights_.term; }
-  bool is_needed(std::int64_t n, std::int64_t m) const {
-    return rows_.is_wild(m) ? weights_.sees[place(n, m)] != 0 : weights_.of[place(n, m)] != 0;
-  }
-
   const PairWeights& weights_;
   const WideRows& rows_;
   double* sums_;
@@ -159,8 +155,11 @@ void add_weighted(const PairWeights& weights, std::int64_t columns, const WideRo
   for (std::int64_t m = 0; m < rows.count();) {
     const std::int64_t first = m;
     while (m < rows.count() && rows.is_wild(m) == rows.is_wild(first)) ++m;
-    if (weights.are_few || rows.is_wild(first))
-      sum.add_where_needed(columns, first, m - first);
+    // A weight of 0 changes nothing but times an infinity or NaN, and an unseen row is not read (S4, G6).
+    if (rows.is_wild(first))
+      sum.add_where(columns, first, m - first, [&](std::int64_t place) { return weights.sees[place] != 0; });
+    else if (weights.are_few)
+      sum.add_where(columns, first, m - first, [&](std::int64_t place) { return weights.of[place] != 0; });
     else
       sum.add(0, columns, first, m - first);
   }
