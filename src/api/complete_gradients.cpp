@@ -94,7 +94,7 @@ class GradientHead {
   void fill(RowPairs&, std::span<const WideQuery>, By) const;
   void differentiate(RowPairs&, std::int64_t n, const WideQuery&, By) const;
   double delta(const WideRows& from_out, std::int64_t n, const WideQuery&) const;
-  double keep_factor(const WideQuery&, std::int64_t j) const;
+  double keep_factor(const WideQuery&, double weight, std::int64_t j) const;
 
   std::int64_t row(const WideQuery& at) const { return s_.first_query + at.i; }
   double lse(const WideQuery& at) const { return reference::read(g_.log_sum_exp, at.b, at.h, row(at), 0); }
@@ -132,8 +132,8 @@ double GradientHead::delta(const WideRows& from_out, std::int64_t n, const WideQ
   return sum;
 }
 
-double GradientHead::keep_factor(const WideQuery& at, std::int64_t j) const {
-  if (!p_.options.dropout) return 1;
+double GradientHead::keep_factor(const WideQuery& at, double weight, std::int64_t j) const {
+  if (!p_.options.dropout || weight == 0) return 1;  // of 0 nothing is left in any case
   if (reference::dropped(p_, at.b, at.h, at.i, j)) return 0;
   return 1 / (1.0 - static_cast<double>(p_.options.dropout->drop_probability));
 }
@@ -154,16 +154,15 @@ void GradientHead::differentiate(RowPairs& pairs, std::int64_t n, const WideQuer
     return;
   }
   const double less = delta(pairs.from_out, n, at);
-  for (std::int64_t j = 0; j < keys; ++j) {
-    const double weight = sees[j] == 0 ? 0 : weight_of(x[j] - base);  // G1
-    const double keep = weight == 0 ? 1 : keep_factor(at, j);         // of 0 nothing is left in any case
-    x[j] = weight * keep;                                             // G2
-    weights += weight != 0 ? 1 : 0;
-    if (by == By::nothing) continue;
-    y[j] = sees[j] == 0 ? 0 : weight * (keep * y[j] - less + of_lse);  // G3
-    if (softcapped.empty() || sees[j] == 0) continue;
+  for (std::int64_t j = 0; j < keys; ++j)
+    x[j] = sees[j] == 0 || x[j] < base + no_weight ? 0 : std::exp(x[j] - base);  // G1
+  weights = keys - std::count(x, x + keys, 0.0);
+  for (std::int64_t j = 0; j < keys && by != By::nothing; ++j)
+    y[j] = sees[j] == 0 ? 0 : x[j] * (keep_factor(at, x[j], j) * y[j] - less + of_lse);            // G3
+  for (std::int64_t j = 0; j < keys && p_.options.dropout; ++j) x[j] *= keep_factor(at, x[j], j);  // G2
+  for (std::int64_t j = 0; j < std::ssize(softcapped); ++j) {
     const double t = softcapped[unsign(j)] / *p_.options.softcap;
-    y[j] *= 1 - t * t;  // G4
+    if (sees[j] != 0) y[j] *= 1 - t * t;  // G4
   }
   if (p_.sink) {
     const double sink = reference::read(*p_.sink, at.b, at.h, 0, 0);

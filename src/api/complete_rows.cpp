@@ -217,11 +217,16 @@ bool RowCompletion::is_nan_throughout(const WideQuery& at, const double* scores)
 // Scores of which some are seen become weights after dropout. Returns the log-sum-exp.
 double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, double sink,
                                  std::span<double> x) const {
-  const bool have_sum = logits.have_sum();
   double sum = sink == -INFINITY ? 0 : std::exp(sink - logits.max);  // S5
-  for (double& score : x) {
-    score = score == -INFINITY ? 0 : have_sum ? weight_of(score - logits.max) : NAN;
-    sum += score;
+  if (!logits.have_sum()) {
+    sum = NAN;
+    for (double& score : x) score = score == -INFINITY ? 0 : NAN;
+  } else {
+    for (double& score : x)
+      if (score < logits.max + no_weight)
+        score = 0;
+      else
+        sum += score = std::exp(score - logits.max);
   }
   const double kept =
       p_.options.dropout ? 1.0 - static_cast<double>(p_.options.dropout->drop_probability) : 1;

@@ -2,7 +2,6 @@
 // What enters the softmax, made of products of queries and keys: all that rule S1 on add to them, as
 // reference::score has it.
 #pragma once
-#include <cmath>
 #include <cstdint>
 
 #include "problem/problem.hpp"
@@ -10,8 +9,8 @@
 
 namespace heed::api {
 
-// exp(x), without a call where it is 0.
-inline double weight_of(double x) { return x < -746 ? 0 : std::exp(x); }
+// exp(x) is 0 below it.
+constexpr double no_weight = -746;
 
 struct WideQuery {
   std::int64_t b, h, i;
