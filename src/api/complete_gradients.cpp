@@ -181,7 +181,6 @@ Spoiled GradientHead::spoiled(const WideQuery& at) const {
 
 // The product of numbers is a number, and one with NaN is NaN.
 void GradientHead::find_seen(const WideQuery& at, double* scores) const {
-  using Kind = WideRows::Kind;
   WideRows q(1, p_.dim);
   q.read(0, p_.inputs.q, at.b, at.h, row(at));
   if (q.any(Kind::infinite) || (k_.any(Kind::infinite) && !q.any(Kind::nan)))

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <span>
 
 #include "api/wide_rows.hpp"
@@ -45,20 +44,15 @@ struct Panel {
       : step(row_step),
         weights(std::make_unique_for_overwrite<double[]>(static_cast<std::size_t>(count * step))),
         sees(static_cast<std::size_t>(any_wild ? count * step : 0)),
-        some(static_cast<std::size_t>(count)),
         rows(static_cast<std::size_t>(count)) {}
 
-  PairWeights of_rows(std::int64_t first, std::int64_t end) const {
-    const std::int64_t all = std::accumulate(some.begin() + first, some.begin() + end, std::int64_t{0});
-    return {weights.get() + first * step, sees.empty() ? nullptr : sees.data() + first * step, step, 1,
-            all < (end - first) * step / 4};
-  }
-
   std::int64_t step;  // from one row's to the next
+  // First of the undecided rows, one after another.
   std::unique_ptr<double[]> weights;
   std::vector<unsigned char> sees;  // where a value is wild
-  std::vector<std::int64_t> some;   // weights that are not 0
-  std::vector<Row> rows;            // one without an output is undecided
+  std::vector<std::int64_t> undecided{};
+  std::int64_t some = 0;  // weights of undecided rows that are not 0
+  std::vector<Row> rows;
 };
 
 class RowCompletion {
@@ -93,6 +87,8 @@ class RowCompletion {
   }
 
   void complete_head(Rows) const;
+  std::vector<UnfinishedRow> settle(const WideColumns& keys, Rows) const;
+  bool has_nan_key(const WideColumns& keys, const WideQuery&) const;
   void complete_panel(const WideColumns& keys, const WideRows& values, Rows) const;
   void add_values(const WideRows& values, Panel&) const;
   void weigh(const WideQuery&, Panel&, std::int64_t n) const;
@@ -115,18 +111,50 @@ class RowCompletion {
   std::vector<UnfinishedRow> rows_;
 };
 
-void RowCompletion::complete_head(Rows rows) const {
-  const std::int64_t b = rows.front().b, kv_head = p_.kv_head(rows.front().h);
+void RowCompletion::complete_head(Rows all) const {
+  const std::int64_t b = all.front().b, kv_head = p_.kv_head(all.front().h);
   const Sequence& s = sequence(b);
   const WideColumns keys(p_.inputs.k, b, kv_head, s.first_key, s.keys);
+  const std::vector<UnfinishedRow> rows = settle(keys, all);
+  if (rows.empty()) return;
   const WideRows values = wide_rows(p_.inputs.v, b, kv_head, s.first_key, s.keys);
   // Of the products 16 MiB, but at least a row.
   constexpr std::int64_t max_products = std::int64_t{1} << 21, max_rows = 24;
   const auto each = std::clamp<std::int64_t>(max_products / (keys.step() + 1), 1, max_rows);
   for_each_stretch(std::ssize(rows), each, [&](std::int64_t first, std::int64_t count) {
     complete_panel(keys, values,
-                   rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+                   Rows(rows).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
   });
+}
+
+// Writes rows that one key makes NaN, and returns the others.
+std::vector<UnfinishedRow> RowCompletion::settle(const WideColumns& keys, Rows rows) const {
+  std::vector<unsigned char> is_settled(rows.size());
+  for_each_stretch(std::ssize(rows), 64, [&](std::int64_t first, std::int64_t count) {
+    Row of_nan;
+    become_nan(of_nan);
+    for (auto n = static_cast<std::size_t>(first); n < static_cast<std::size_t>(first + count); ++n) {
+      if (!has_nan_key(keys, {rows[n].b, rows[n].h, rows[n].i})) continue;
+      reference::complete(p_, rows[n], of_nan);
+      is_settled[n] = 1;
+    }
+  });
+  std::vector<UnfinishedRow> others;
+  for (std::size_t n = 0; n < rows.size(); ++n)
+    if (is_settled[n] == 0) others.push_back(rows[n]);
+  return others;
+}
+
+// Whether one of the first few keys that hold more than numbers has a score of NaN or +inf.
+bool RowCompletion::has_nan_key(const WideColumns& keys, const WideQuery& at) const {
+  const std::int64_t end = sequence(at.b).keys;
+  std::int64_t j = keys.next_wild(scores_.first_key(at));
+  if (j == end || wants_pairs() || p_.options.dropout) return false;
+  WideRows q(1, p_.dim);
+  q.read(0, p_.inputs.q, at.b, at.h, sequence(at.b).first_query + at.i);
+  for (int few = 8; few > 0 && j < end; --few, j = keys.next_wild(j + 1))
+    if (!(scores_.score(at, keys.multiply(q, 0, j), j).biased < INFINITY)) return true;
+  return false;
 }
 
 void RowCompletion::complete_panel(const WideColumns& keys, const WideRows& values, Rows rows) const {
@@ -146,24 +174,21 @@ void RowCompletion::complete_panel(const WideColumns& keys, const WideRows& valu
   for (std::size_t n = 0; n < rows.size(); ++n) reference::complete(p_, rows[n], panel.rows[n]);
 }
 
-// To the rows that are not decided yet, as many at once as lie side by side.
 void RowCompletion::add_values(const WideRows& values, Panel& panel) const {
-  const auto is_decided = [&](std::int64_t n) {
-    return !panel.rows[static_cast<std::size_t>(n)].out.empty();
-  };
-  const std::int64_t count = std::ssize(panel.rows), width = values.width();
-  for (std::int64_t first = 0; first < count; ++first) {
-    std::int64_t end = first;
-    while (end < count && !is_decided(end)) ++end;
-    if (end == first) continue;
-    std::vector<double> out(static_cast<std::size_t>((end - first) * width));
-    add_weighted(panel.of_rows(first, end), end - first, values, out.data());
-    for (const double* from = out.data(); first < end; ++first, from += width)
-      panel.rows[static_cast<std::size_t>(first)].out.assign(from, from + p_.value_dim);
+  const std::int64_t count = std::ssize(panel.undecided);
+  std::vector<double> out(static_cast<std::size_t>(count * values.width()));
+  const bool are_few = panel.some < count * panel.step / 4;
+  add_weighted(
+      {panel.weights.get(), panel.sees.empty() ? nullptr : panel.sees.data(), panel.step, 1, are_few}, count,
+      values, out.data());
+  const double* from = out.data();
+  for (const std::int64_t n : panel.undecided) {
+    panel.rows[static_cast<std::size_t>(n)].out.assign(from, from + p_.value_dim);
+    from += values.width();
   }
 }
 
-// Row n without its output, where that is a sum of values, and in place of the products the weights of these.
+// Row n, but for its output where that is a sum of values: then products become the weights of these.
 // The steps are those of reference::row.
 void RowCompletion::weigh(const WideQuery& at, Panel& panel, std::int64_t n) const {
   double* const products = panel.weights.get() + n * panel.step;
@@ -181,16 +206,19 @@ void RowCompletion::weigh(const WideQuery& at, Panel& panel, std::int64_t n) con
     become_nan(row);
     return;
   }
+  const std::int64_t place = std::ssize(panel.undecided) * panel.step;
+  panel.undecided.push_back(n);
   if (!panel.sees.empty())
-    std::ranges::transform(x, panel.sees.begin() + n * panel.step,
+    std::ranges::transform(x, panel.sees.begin() + place,
                            [](double score) -> unsigned char { return score != -INFINITY; });
   row.log_sum_exp = sees_any ? weigh_seen(at, logits, sink, x) : sink;  // S12
   if (!sees_any) std::ranges::fill(x, 0.0);                             // S6
-  panel.some[static_cast<std::size_t>(n)] = std::ssize(x) - std::ranges::count(x, 0.0);
+  panel.some += std::ssize(x) - std::ranges::count(x, 0.0);
   if (p_.outputs.weights) {
     row.weight.assign(static_cast<std::size_t>(p_.keys), 0.0);
     std::ranges::copy(x, row.weight.begin());
   }
+  if (panel.weights.get() + place != products) std::ranges::copy(x, panel.weights.get() + place);
 }
 
 // Products become scores, those that are asked for too.

@@ -2,6 +2,7 @@
 #include "api/wide_rows.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 
@@ -35,11 +36,13 @@ std::vector<double> read_rows(const View& x, std::int64_t b, std::int64_t h, std
   return numbers;
 }
 
-WideRows::Kind kind_of(const double* numbers, std::int64_t count) {
-  bool has_nan = false, has_infinity = false;
-  for (std::int64_t n = 0; n < count; ++n)
-    has_nan |= std::isnan(numbers[n]), has_infinity |= std::isinf(numbers[n]);
-  return has_nan ? WideRows::Kind::nan : has_infinity ? WideRows::Kind::infinite : WideRows::Kind::numbers;
+Kind kind_of(const double* numbers, std::int64_t count) {
+  bool has_nan = false, is_wild = false;
+  for (std::int64_t n = 0; n < count; ++n) {
+    has_nan |= numbers[n] != numbers[n];
+    is_wild |= !(std::abs(numbers[n]) < INFINITY);
+  }
+  return has_nan ? Kind::nan : is_wild ? Kind::infinite : Kind::numbers;
 }
 
 }  // namespace
@@ -73,7 +76,8 @@ WideColumns::WideColumns(const View& x, std::int64_t b, std::int64_t h, std::int
     : count_(count),
       dim_(x.shape.dim),
       are_floats_(x.dtype != DType::f64),
-      numbers_(static_cast<std::size_t>(PageLayout::whole(count, block) * dim_)) {
+      numbers_(static_cast<std::size_t>(PageLayout::whole(count, block) * dim_)),
+      kinds_(static_cast<std::size_t>(count)) {
   static_assert(rows_at_once % block == 0);
   for_each_stretch(count, rows_at_once, [&](std::int64_t n, std::int64_t some) {
     for (std::int64_t end = n + some; n < end; n += block) read_block(x, b, h, first + n, n / block);
@@ -84,6 +88,8 @@ void WideColumns::read_block(const View& x, std::int64_t b, std::int64_t h, std:
                              std::int64_t number) {
   const std::int64_t some = std::min(block, count_ - number * block);
   const std::vector<double> rows = read_rows(x, b, h, first, some);
+  for (std::int64_t n = 0; n < some; ++n)
+    kinds_[static_cast<std::size_t>(number * block + n)] = kind_of(rows.data() + n * dim_, dim_);
   double* to = numbers_.data() + number * dim_ * block;
   for (std::int64_t d = 0; d < dim_; ++d, to += block)
     for (std::int64_t n = 0; n < some; ++n) to[n] = rows[static_cast<std::size_t>(n * dim_ + d)];
@@ -102,7 +108,42 @@ void WideColumns::multiply(const WideRows& rows, std::int64_t first, std::int64_
                                                                     .c_width = step()});
 }
 
+double WideColumns::multiply(const WideRows& rows, std::int64_t n, std::int64_t j) const {
+  const double* column = numbers_.data() + j / block * dim_ * block + j % block;
+  double sum = 0;
+  for (std::int64_t d = 0; d < dim_; ++d) sum += rows.row(n)[d] * column[d * block];
+  return sum;
+}
+
+std::int64_t WideColumns::next_wild(std::int64_t j) const {
+  return std::find_if(kinds_.begin() + j, kinds_.end(), [](Kind kind) { return kind != Kind::numbers; }) -
+         kinds_.begin();
+}
+
 namespace {
+
+// Weights that are not 0; how many 0 there are in a row is found some at a time.
+struct NonZero {
+  const double* of;
+
+  bool operator()(std::int64_t place) const { return of[place] != 0; }
+  std::int64_t skip(std::int64_t place, std::int64_t count) const {
+    constexpr std::int64_t some = 8;
+    std::int64_t n = 0;
+    for (; n + some <= count; n += some) {
+      std::uint64_t bits = 0;
+      for (std::int64_t m = 0; m < some; ++m) bits |= std::bit_cast<std::uint64_t>(of[place + n + m]) << 1;
+      if (bits != 0) break;
+    }
+    return n;
+  }
+};
+struct Seen {
+  const unsigned char* sees;
+
+  bool operator()(std::int64_t place) const { return sees[place] != 0; }
+  static std::int64_t skip(std::int64_t, std::int64_t) { return 0; }
+};
 
 class WeightedSum {
  public:
@@ -135,7 +176,8 @@ class WeightedSum {
   template <class Needed, class Body>
   static void for_each_run(std::int64_t place, std::int64_t count, const Needed& needed, const Body& body) {
     for (std::int64_t x = 0; x < count; ++x) {
-      if (!needed(place + x)) continue;
+      x += needed.skip(place + x, count - x);
+      if (x == count || !needed(place + x)) continue;
       const std::int64_t first = x;
       while (x < count && needed(place + x)) ++x;
       body(first, x - first);
@@ -157,9 +199,9 @@ void add_weighted(const PairWeights& weights, std::int64_t columns, const WideRo
     while (m < rows.count() && rows.is_wild(m) == rows.is_wild(first)) ++m;
     // A weight of 0 changes nothing but times an infinity or NaN, and an unseen row is not read (S4, G6).
     if (rows.is_wild(first))
-      sum.add_where(columns, first, m - first, [&](std::int64_t place) { return weights.sees[place] != 0; });
+      sum.add_where(columns, first, m - first, Seen{weights.sees});
     else if (weights.are_few)
-      sum.add_where(columns, first, m - first, [&](std::int64_t place) { return weights.of[place] != 0; });
+      sum.add_where(columns, first, m - first, NonZero{weights.of});
     else
       sum.add(0, columns, first, m - first);
   }

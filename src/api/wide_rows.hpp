@@ -22,6 +22,9 @@ void for_each_stretch(std::int64_t all, std::int64_t each, const Body& body) {
   });
 }
 
+// What a row holds: NaN, an infinity and no NaN, or numbers alone.
+enum class Kind : std::uint8_t { numbers, infinite, nan };
+
 // Some rows, each as wide as vectors need, with zeros at the end.
 class WideRows {
  public:
@@ -35,8 +38,6 @@ class WideRows {
   std::int64_t dim() const { return dim_; }
   std::int64_t width() const { return width_; }
   const double* row(std::int64_t n) const { return numbers_.data() + n * width_; }
-  // What it holds: NaN, an infinity and no NaN, or numbers alone.
-  enum class Kind : std::uint8_t { numbers, infinite, nan };
   Kind kind(std::int64_t n) const { return kinds_[static_cast<std::size_t>(n)]; }
   bool is_wild(std::int64_t n) const { return kind(n) != Kind::numbers; }
   bool any_wild() const { return any(Kind::infinite) || any(Kind::nan); }
@@ -57,6 +58,10 @@ class WideColumns {
   std::int64_t step() const { return (count_ + block - 1) / block * block; }
   // to(n, j) = rows(first + n) . row j, n < some.
   void multiply(const WideRows&, std::int64_t first, std::int64_t some, double* to) const;
+  double multiply(const WideRows&, std::int64_t n, std::int64_t j) const;
+
+  // The first row from j on that holds more than numbers, or how many rows there are.
+  std::int64_t next_wild(std::int64_t j) const;
 
  private:
   static constexpr std::int64_t block = 64;  // rows that lie side by side
@@ -66,6 +71,7 @@ class WideColumns {
   std::int64_t count_, dim_;
   bool are_floats_;
   std::vector<double> numbers_;  // (blocks, dim, block)
+  std::vector<Kind> kinds_;
 };
 
 // Reads all rows of a head, on all threads.

@@ -45,6 +45,8 @@ reference::KeyScore WideScores::score(const WideQuery& at, double product, std::
   return found;
 }
 
+std::int64_t WideScores::first_key(const WideQuery& at) const { return Band(p_, sequence(at), at.i).begin; }
+
 void WideScores::finish(const WideQuery& at, double* products, double* softcapped) const {
   const Band band(p_, sequence(at), at.i);
   std::fill(products + band.front, products + band.begin, -INFINITY);

@@ -28,6 +28,8 @@ class WideScores {
   // looked for where finish() costs no more.
   bool are_known_to_have_no_sum(const WideQuery&, const double* products) const;
 
+  // Where the last stretch of keys begins that a query may see.
+  std::int64_t first_key(const WideQuery&) const;
   // Of one key.
   reference::KeyScore score(const WideQuery&, double product, std::int64_t j) const;
 
