@@ -87,8 +87,6 @@ class RowCompletion {
   }
 
   void complete_head(Rows) const;
-  std::vector<UnfinishedRow> settle(const WideColumns& keys, Rows) const;
-  bool has_nan_key(const WideColumns& keys, const WideQuery&) const;
   void complete_panel(const WideColumns& keys, const WideRows& values, Rows) const;
   void add_values(const WideRows& values, Panel&) const;
   void weigh(const WideQuery&, Panel&, std::int64_t n) const;
@@ -111,50 +109,18 @@ class RowCompletion {
   std::vector<UnfinishedRow> rows_;
 };
 
-void RowCompletion::complete_head(Rows all) const {
-  const std::int64_t b = all.front().b, kv_head = p_.kv_head(all.front().h);
+void RowCompletion::complete_head(Rows rows) const {
+  const std::int64_t b = rows.front().b, kv_head = p_.kv_head(rows.front().h);
   const Sequence& s = sequence(b);
   const WideColumns keys(p_.inputs.k, b, kv_head, s.first_key, s.keys);
-  const std::vector<UnfinishedRow> rows = settle(keys, all);
-  if (rows.empty()) return;
   const WideRows values = wide_rows(p_.inputs.v, b, kv_head, s.first_key, s.keys);
   // Of the products 16 MiB, but at least a row.
   constexpr std::int64_t max_products = std::int64_t{1} << 21, max_rows = 24;
   const auto each = std::clamp<std::int64_t>(max_products / (keys.step() + 1), 1, max_rows);
   for_each_stretch(std::ssize(rows), each, [&](std::int64_t first, std::int64_t count) {
     complete_panel(keys, values,
-                   Rows(rows).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+                   rows.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
   });
-}
-
-// Writes rows that one key makes NaN, and returns the others.
-std::vector<UnfinishedRow> RowCompletion::settle(const WideColumns& keys, Rows rows) const {
-  std::vector<unsigned char> is_settled(rows.size());
-  for_each_stretch(std::ssize(rows), 64, [&](std::int64_t first, std::int64_t count) {
-    Row of_nan;
-    become_nan(of_nan);
-    for (auto n = static_cast<std::size_t>(first); n < static_cast<std::size_t>(first + count); ++n) {
-      if (!has_nan_key(keys, {rows[n].b, rows[n].h, rows[n].i})) continue;
-      reference::complete(p_, rows[n], of_nan);
-      is_settled[n] = 1;
-    }
-  });
-  std::vector<UnfinishedRow> others;
-  for (std::size_t n = 0; n < rows.size(); ++n)
-    if (is_settled[n] == 0) others.push_back(rows[n]);
-  return others;
-}
-
-// Whether one of the first few keys that hold more than numbers has a score of NaN or +inf.
-bool RowCompletion::has_nan_key(const WideColumns& keys, const WideQuery& at) const {
-  const std::int64_t end = sequence(at.b).keys;
-  std::int64_t j = keys.next_wild(scores_.first_key(at));
-  if (j == end || wants_pairs() || p_.options.dropout) return false;
-  WideRows q(1, p_.dim);
-  q.read(0, p_.inputs.q, at.b, at.h, sequence(at.b).first_query + at.i);
-  for (int few = 8; few > 0 && j < end; --few, j = keys.next_wild(j + 1))
-    if (!(scores_.score(at, keys.multiply(q, 0, j), j).biased < INFINITY)) return true;
-  return false;
 }
 
 void RowCompletion::complete_panel(const WideColumns& keys, const WideRows& values, Rows rows) const {

@@ -194,6 +194,8 @@ struct Head {
   std::int64_t b, kv_head;
   std::vector<std::int64_t> poisoned{};               // keys whose values are not all numbers, in order
   std::vector<std::vector<double>> keys{}, values{};  // rows of the first few of these
+  bool has_output_row = false, has_open_row = false;  // of which the output alone is left, or more
+  std::vector<std::int64_t> wild_keys{};  // then: keys that are not all numbers themselves, in order
   std::optional<std::vector<float>> largest_key{};  // magnitudes in each dimension, where a value is infinite
 };
 
@@ -217,13 +219,15 @@ class Poison {
  private:
   std::vector<Head> heads_of(const std::vector<UnfinishedRow>& unfinished) const {
     if (p_.reading && p_.cache_type == CacheType::int8) return {};  // it holds nothing but numbers
-    std::vector<bool> has_any(static_cast<std::size_t>(p_.batch * p_.kv_heads));
-    for (const UnfinishedRow& row : unfinished)
-      if (row.only_out) has_any[static_cast<std::size_t>(row.b * p_.kv_heads + p_.kv_head(row.h))] = true;
-    std::vector<Head> heads;
+    std::vector<Head> all;
     for (std::int64_t n = 0; n < p_.batch * p_.kv_heads; ++n)
-      if (has_any[static_cast<std::size_t>(n)]) heads.push_back({n / p_.kv_heads, n % p_.kv_heads});
-    return heads;
+      all.push_back({n / p_.kv_heads, n % p_.kv_heads});
+    for (const UnfinishedRow& row : unfinished) {
+      Head& head = all[static_cast<std::size_t>(row.b * p_.kv_heads + p_.kv_head(row.h))];
+      (row.only_out ? head.has_output_row : head.has_open_row) = true;
+    }
+    std::erase_if(all, [](const Head& head) { return !head.has_output_row && !head.has_open_row; });
+    return all;
   }
 
   const Head* head_of(const UnfinishedRow& row) const {
@@ -248,24 +252,32 @@ class Poison {
 
   TokenRows rows(const Head& head, Side side) const { return {p_, side, head.b, head.kv_head}; }
 
-  void find_poisoned() {
-    const std::vector<Stretch> all = stretches([](const Head&) { return true; });
+  // Finds the rows of K or V that are not all numbers, of the heads that are taken.
+  template <class Taken>
+  void find(Side side, std::vector<std::int64_t> Head::* into, const Taken& taken) {
+    const std::vector<Stretch> all = stretches(taken);
     std::vector<std::vector<std::int64_t>> found(all.size());
     threads::throwing_parallel_for(all.size(), [&](std::size_t n) {
-      const TokenRows values = rows(heads_[all[n].head], Side::values);
+      const TokenRows tokens = rows(heads_[all[n].head], side);
       const auto are_numbers = [](const auto& row) { return std::all_of(row.begin(), row.end(), is_number); };
       constexpr std::int64_t few = 64;
       for (std::int64_t j = all[n].begin; j < all[n].end; j += few) {
         const std::int64_t end = std::min(j + few, all[n].end);
-        if (are_numbers(values.largest(j, end))) continue;
+        if (are_numbers(tokens.largest(j, end))) continue;
         for (std::int64_t one = j; one < end; ++one)
-          if (!are_numbers(values(one))) found[n].push_back(one);
+          if (!are_numbers(tokens(one))) found[n].push_back(one);
       }
     });
     for (std::size_t n = 0; n < all.size(); ++n) {
-      std::vector<std::int64_t>& keys = heads_[all[n].head].poisoned;
+      std::vector<std::int64_t>& keys = heads_[all[n].head].*into;
       keys.insert(keys.end(), found[n].begin(), found[n].end());
     }
+  }
+
+  void find_poisoned() {
+    find(Side::values, &Head::poisoned, [](const Head& head) { return head.has_output_row; });
+    if (!p_.options.dropout && !p_.outputs.weights && !p_.outputs.scores.into)
+      find(Side::keys, &Head::wild_keys, [](const Head& head) { return head.has_open_row; });
     // Of many such keys the first decide a row, or it is sooner computed than decided.
     constexpr std::size_t few = 8;
     for (Head& head : heads_)
@@ -301,6 +313,7 @@ class Poison {
     return a <= b ? b : b <= a ? a : a + b;
   }
 
+  bool settle_by_key(const UnfinishedRow&, const Head&) const;
   std::vector<double> query(const UnfinishedRow&) const;
   double highest(const UnfinishedRow&, const Head&, const std::vector<double>& q) const;
 
@@ -372,8 +385,28 @@ struct Sums {
   std::vector<bool> unsure;
 };
 
+// A visible score of NaN or +inf makes the sum of the weights NaN, and so all that the row has. One of the
+// first keys that may have such a score nearly always does.
+bool Poison::settle_by_key(const UnfinishedRow& at, const Head& head) const {
+  if (head.wild_keys.empty()) return false;
+  const std::int64_t begin = at.i + p_.sequences[static_cast<std::size_t>(at.b)].first_offset;
+  const std::vector<double> q = query(at);
+  const TokenRows keys = rows(head, Side::keys);
+  auto j = std::ranges::lower_bound(head.wild_keys, begin);
+  for (int few = 8; few > 0 && j != head.wild_keys.end(); --few, ++j) {
+    if (reference::score(p_, q.data(), keys(*j).data(), at.b, at.h, at.i, *j).biased < infinity) continue;
+    reference::Row row;
+    row.out.assign(static_cast<std::size_t>(p_.value_dim), nan);
+    row.log_sum_exp = nan;
+    reference::complete(p_, at, row);
+    return true;
+  }
+  return false;
+}
+
 bool Poison::settle(const UnfinishedRow& at) const {
   const Head* head = head_of(at);
+  if (head && !at.only_out) return settle_by_key(at, *head);
   if (!at.only_out || !head || head->poisoned.empty()) return false;
   const MutableView& out = p_.outputs.out;
   const std::int64_t row = p_.sequences[static_cast<std::size_t>(at.b)].first_query + at.i;

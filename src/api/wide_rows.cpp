@@ -76,8 +76,7 @@ WideColumns::WideColumns(const View& x, std::int64_t b, std::int64_t h, std::int
     : count_(count),
       dim_(x.shape.dim),
       are_floats_(x.dtype != DType::f64),
-      numbers_(static_cast<std::size_t>(PageLayout::whole(count, block) * dim_)),
-      kinds_(static_cast<std::size_t>(count)) {
+      numbers_(static_cast<std::size_t>(PageLayout::whole(count, block) * dim_)) {
   static_assert(rows_at_once % block == 0);
   for_each_stretch(count, rows_at_once, [&](std::int64_t n, std::int64_t some) {
     for (std::int64_t end = n + some; n < end; n += block) read_block(x, b, h, first + n, n / block);
@@ -88,8 +87,6 @@ void WideColumns::read_block(const View& x, std::int64_t b, std::int64_t h, std:
                              std::int64_t number) {
   const std::int64_t some = std::min(block, count_ - number * block);
   const std::vector<double> rows = read_rows(x, b, h, first, some);
-  for (std::int64_t n = 0; n < some; ++n)
-    kinds_[static_cast<std::size_t>(number * block + n)] = kind_of(rows.data() + n * dim_, dim_);
   double* to = numbers_.data() + number * dim_ * block;
   for (std::int64_t d = 0; d < dim_; ++d, to += block)
     for (std::int64_t n = 0; n < some; ++n) to[n] = rows[static_cast<std::size_t>(n * dim_ + d)];
@@ -106,18 +103,6 @@ void WideColumns::multiply(const WideRows& rows, std::int64_t first, std::int64_
                                                                     .terms = dim_,
                                                                     .c = to + n,
                                                                     .c_width = step()});
-}
-
-double WideColumns::multiply(const WideRows& rows, std::int64_t n, std::int64_t j) const {
-  const double* column = numbers_.data() + j / block * dim_ * block + j % block;
-  double sum = 0;
-  for (std::int64_t d = 0; d < dim_; ++d) sum += rows.row(n)[d] * column[d * block];
-  return sum;
-}
-
-std::int64_t WideColumns::next_wild(std::int64_t j) const {
-  return std::find_if(kinds_.begin() + j, kinds_.end(), [](Kind kind) { return kind != Kind::numbers; }) -
-         kinds_.begin();
 }
 
 namespace {

@@ -58,10 +58,6 @@ class WideColumns {
   std::int64_t step() const { return (count_ + block - 1) / block * block; }
   // to(n, j) = rows(first + n) . row j, n < some.
   void multiply(const WideRows&, std::int64_t first, std::int64_t some, double* to) const;
-  double multiply(const WideRows&, std::int64_t n, std::int64_t j) const;
-
-  // The first row from j on that holds more than numbers, or how many rows there are.
-  std::int64_t next_wild(std::int64_t j) const;
 
  private:
   static constexpr std::int64_t block = 64;  // rows that lie side by side
@@ -71,7 +67,6 @@ class WideColumns {
   std::int64_t count_, dim_;
   bool are_floats_;
   std::vector<double> numbers_;  // (blocks, dim, block)
-  std::vector<Kind> kinds_;
 };
 
 // Reads all rows of a head, on all threads.

@@ -28,8 +28,6 @@ class WideScores {
   // looked for where finish() costs no more.
   bool are_known_to_have_no_sum(const WideQuery&, const double* products) const;
 
-  // Where the last stretch of keys begins that a query may see.
-  std::int64_t first_key(const WideQuery&) const;
   // Of one key.
   reference::KeyScore score(const WideQuery&, double product, std::int64_t j) const;
 
@@ -38,11 +36,13 @@ class WideScores {
     std::int64_t begin, end;
   };
   void finish(const WideQuery&, const Keys&, double* products, double* softcapped) const;
+  void add_bias(const WideQuery&, const Keys&, double* scores) const;
+  void hide(const BoolMask&, const WideQuery&, const Keys&, double* scores) const;
   const Sequence& sequence(const WideQuery& at) const { return p_.sequences[static_cast<std::size_t>(at.b)]; }
 
   const Problem p_;  // over heads of one dimension: a product is the query, and the key is 1
   const double scale_;
-  const bool is_scaled_only_;
+  const bool is_scaled_only_, has_plain_masks_;
 };
 
 }  // namespace heed::api
