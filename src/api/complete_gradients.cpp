@@ -117,9 +117,10 @@ void GradientHead::fill(RowPairs& pairs, std::span<const WideQuery> rows, By by)
       pairs.q.read(n, p_.inputs.q, at.b, at.h, row(at));
       pairs.from_out.read(n, g_.out_gradient, at.b, at.h, row(at));
     }
-    key_columns_.multiply(pairs.q, first, count, pairs.applied.data() + first * pairs.step);
+    const std::int64_t end = scores_.end_of_keys(rows.subspan(unsign(first), unsign(count)));
+    key_columns_.multiply(pairs.q, first, count, end, pairs.applied.data() + first * pairs.step);
     if (by != By::nothing)
-      value_columns_.multiply(pairs.from_out, first, count, pairs.gradient.data() + first * pairs.step);
+      value_columns_.multiply(pairs.from_out, first, count, end, pairs.gradient.data() + first * pairs.step);
     for (std::int64_t n = first; n < first + count; ++n) differentiate(pairs, n, rows[unsign(n)], by);
   });
 }
@@ -184,7 +185,7 @@ void GradientHead::find_seen(const WideQuery& at, double* scores) const {
   WideRows q(1, p_.dim);
   q.read(0, p_.inputs.q, at.b, at.h, row(at));
   if (q.any(Kind::infinite) || (k_.any(Kind::infinite) && !q.any(Kind::nan)))
-    key_columns_.multiply(q, 0, 1, scores);
+    key_columns_.multiply(q, 0, 1, s_.keys, scores);
   else
     for (std::int64_t j = 0; j < s_.keys; ++j)
       scores[j] = q.any(Kind::nan) || k_.kind(j) == Kind::nan ? NAN : 0;

@@ -131,7 +131,9 @@ void RowCompletion::complete_panel(const WideColumns& keys, const WideRows& valu
     queries.read(n, p_.inputs.q, b, h, sequence(b).first_query + i);
   }
   Panel panel(count, step, values.any_wild());
-  keys.multiply(queries, 0, count, panel.weights.get());
+  // Scores that are asked for are those of all keys.
+  const std::int64_t end = p_.outputs.scores.into ? values.count() : scores_.end_of_keys(rows);
+  keys.multiply(queries, 0, count, end, panel.weights.get());
   for (std::int64_t n = 0; n < count; ++n) {
     const auto& [b, h, i, only_out] = rows[static_cast<std::size_t>(n)];
     weigh({b, h, i}, panel, n);

@@ -92,10 +92,11 @@ void WideColumns::read_block(const View& x, std::int64_t b, std::int64_t h, std:
     for (std::int64_t n = 0; n < some; ++n) to[n] = rows[static_cast<std::size_t>(n * dim_ + d)];
 }
 
-void WideColumns::multiply(const WideRows& rows, std::int64_t first, std::int64_t some, double* to) const {
+void WideColumns::multiply(const WideRows& rows, std::int64_t first, std::int64_t some, std::int64_t end,
+                           double* to) const {
   const cpu::F64Kernels& kernels = cpu::best_target().f64;
   if (!are_floats_) std::fill_n(to, some * step(), 0.0);
-  for (std::int64_t n = 0; n < step(); n += block)
+  for (std::int64_t n = 0; n < end; n += block)
     (are_floats_ ? kernels.multiply_floats : kernels.add_products)({.a = numbers_.data() + n * dim_,
                                                                     .width = block,
                                                                     .b = {rows.row(first), rows.width(), 1},

@@ -56,8 +56,8 @@ class WideColumns {
 
   // Of a row's products, as they are written below.
   std::int64_t step() const { return (count_ + block - 1) / block * block; }
-  // to(n, j) = rows(first + n) . row j, n < some.
-  void multiply(const WideRows&, std::int64_t first, std::int64_t some, double* to) const;
+  // to(n, j) = rows(first + n) . row j, n < some, for every j < end at least.
+  void multiply(const WideRows&, std::int64_t first, std::int64_t some, std::int64_t end, double* to) const;
 
  private:
   static constexpr std::int64_t block = 64;  // rows that lie side by side

@@ -50,6 +50,8 @@ reference::KeyScore WideScores::score(const WideQuery& at, double product, std::
   return found;
 }
 
+std::int64_t WideScores::end_of_keys(const WideQuery& at) const { return Band(p_, sequence(at), at.i).end; }
+
 void WideScores::finish(const WideQuery& at, double* products, double* softcapped) const {
   const Band band(p_, sequence(at), at.i);
   std::fill(products + band.front, products + band.begin, -INFINITY);
@@ -96,9 +98,8 @@ void WideScores::hide(const BoolMask& mask, const WideQuery& at, const Keys& key
 }
 
 bool WideScores::are_known_to_have_no_sum(const WideQuery& at, const double* products) const {
-  const Sequence& s = sequence(at);
-  const Band band(p_, s, at.i);
-  for (std::int64_t j = 0; !is_scaled_only_ && j < s.keys; ++j)
+  const Band band(p_, sequence(at), at.i);
+  for (std::int64_t j = 0; !is_scaled_only_ && j < band.end; ++j)
     if (!(products[j] * scale_ < INFINITY) && band.has(j) && !(score(at, products[j], j).biased < INFINITY))
       return true;
   return false;

@@ -2,6 +2,7 @@
 // What enters the softmax, made of products of queries and keys: all that rule S1 on add to them, as
 // reference::score has it.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "problem/problem.hpp"
@@ -27,6 +28,15 @@ class WideScores {
   // Whether a score is NaN or +inf because the product is, so that the sum of the row's weights is NaN. Not
   // looked for where finish() costs no more.
   bool are_known_to_have_no_sum(const WideQuery&, const double* products) const;
+
+  // No key from there on is seen by any of the queries.
+  template <class Queries>
+  std::int64_t end_of_keys(const Queries& queries) const {
+    std::int64_t end = 0;
+    for (const auto& at : queries) end = std::max(end, end_of_keys(WideQuery{at.b, at.h, at.i}));
+    return end;
+  }
+  std::int64_t end_of_keys(const WideQuery&) const;
 
   // Of one key.
   reference::KeyScore score(const WideQuery&, double product, std::int64_t j) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients that the specification defines, in double precision: what one query contributes, and the sums
-// of what all of them do. Beside every number goes how far a kernel's may be from it (gradient_bound.hpp).
+// The gradients that the specification defines, in double precision (G9): what one query contributes, and the
+// sums of what all of them do. Beside every number goes how far a kernel's may be from it
+// (gradient_bound.hpp).
 #pragma once
 #include <cmath>
 #include <cstddef>
