@@ -360,23 +360,23 @@ void GradientCompletion::write_keys(const Marks& marks, const MutableView& to,
 
 // Elements that batch entries, heads, queries and keys may share are sums in their order.
 void GradientCompletion::complete_shared() const {
-  SumTensor bias(any(left_.bias) ? g_.given.bias->shape : Shape{}),
-      sink(any(left_.sink) ? g_.given.sink->shape : Shape{});
+  const bool has_bias = any(left_.bias), has_sink = any(left_.sink);
+  SumTensor bias(has_bias ? g_.given.bias->shape : Shape{}), sink(has_sink ? g_.given.sink->shape : Shape{});
   for (std::int64_t b = 0; b < p_.batch; ++b)
     for (std::int64_t h = 0; h < p_.heads; ++h) {
       const std::vector<WideQuery> rows = rows_of(b, h);
       const GradientHead head(g_, scores_, b, p_.kv_head(h));
       head.for_some_rows(rows, By::score, [&](const RowPairs& pairs, auto some) {
         for (std::int64_t n = 0; n < std::ssize(some); ++n) {
-          if (any(left_.sink)) sink.at(b, h, 0, 0).value += pairs.sink[unsign(n)];
+          if (has_sink) sink.at(b, h, 0, 0).value += pairs.sink[unsign(n)];
           const std::int64_t query = sequence(b).first_query + some[unsign(n)].i;
-          for (std::int64_t j = 0; any(left_.bias) && j < sequence(b).keys; ++j)
+          for (std::int64_t j = 0; has_bias && j < sequence(b).keys; ++j)
             bias.at(b, h, query, j).value += pairs.gradient[unsign(n * pairs.step + j)];
         }
       });
     }
-  if (any(left_.bias)) write_elements(left_.bias, *g_.given.bias, bias);
-  if (any(left_.sink)) write_elements(left_.sink, *g_.given.sink, sink);
+  if (has_bias) write_elements(left_.bias, *g_.given.bias, bias);
+  if (has_sink) write_elements(left_.sink, *g_.given.sink, sink);
 }
 
 void GradientCompletion::write_elements(const Marks& marks, const MutableView& to, SumTensor& from) const {
