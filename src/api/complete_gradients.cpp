@@ -303,18 +303,19 @@ void GradientCompletion::settle_rows(const GradientHead& head, std::span<const W
   const std::vector<double> nan(unsign(std::max(p_.dim, p_.value_dim)), NAN);
   for_each_stretch(std::ssize(rows), panel_rows, [&](std::int64_t begin, std::int64_t count) {
     std::vector<double> scores(unsign(head.step()));
+    Marks sees(unsign(keys));
     auto& [gradients, weights] = found[unsign(begin / panel_rows)];
     for (const WideQuery& at : rows.subspan(unsign(begin), unsign(count))) {
       const Spoiled spoiled = head.spoiled(at);
       if (spoiled == Spoiled::nothing) continue;
       gradients.resize(unsign(keys)), weights.resize(unsign(keys));
       head.find_seen(at, scores.data());
-      bool sees_any = false;
-      for (std::int64_t j = 0; j < keys; ++j) {
-        const bool is_seen = scores[unsign(j)] != -INFINITY;
-        sees_any |= is_seen;
-        gradients[unsign(j)] |= is_seen, weights[unsign(j)] |= is_seen && spoiled == Spoiled::weights;
-      }
+      const std::int64_t end = scores_.end_of_keys(at);
+      for (std::int64_t j = 0; j < end; ++j) sees[unsign(j)] = scores[unsign(j)] != -INFINITY ? 1 : 0;
+      for (std::int64_t j = 0; j < end; ++j) gradients[unsign(j)] |= sees[unsign(j)];
+      for (std::int64_t j = 0; spoiled == Spoiled::weights && j < end; ++j)
+        weights[unsign(j)] |= sees[unsign(j)];
+      const bool sees_any = any(sees, 0, end);
       if (sees_any && is_left(at))
         write_row(*g_.q, {at.b, at.h, sequence(b).first_query + at.i, 0}, 1, nan.data()),
             left_.q[unsign(mark_of(at))] = 0;

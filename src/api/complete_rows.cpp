@@ -91,7 +91,8 @@ class RowCompletion {
   void add_values(const WideRows& values, Panel&) const;
   void weigh(const WideQuery&, Panel&, std::int64_t n) const;
   void finish(const WideQuery&, double* products, Row&) const;
-  double weigh_seen(const WideQuery&, const Logits&, double sink, std::span<double> scores) const;
+  double weigh_seen(const WideQuery&, const Logits&, double sink, std::span<double> scores,
+                    std::int64_t& some) const;
   bool is_nan_throughout(const WideQuery&, const double* scores) const;
 
   void become_nan(Row& row) const {
@@ -179,9 +180,8 @@ void RowCompletion::weigh(const WideQuery& at, Panel& panel, std::int64_t n) con
   if (!panel.sees.empty())
     std::ranges::transform(x, panel.sees.begin() + place,
                            [](double score) -> unsigned char { return score != -INFINITY; });
-  row.log_sum_exp = sees_any ? weigh_seen(at, logits, sink, x) : sink;  // S12
-  if (!sees_any) std::ranges::fill(x, 0.0);                             // S6
-  panel.some += std::ssize(x) - std::ranges::count(x, 0.0);
+  row.log_sum_exp = sees_any ? weigh_seen(at, logits, sink, x, panel.some) : sink;  // S12
+  if (!sees_any) std::ranges::fill(x, 0.0);                                         // S6
   if (p_.outputs.weights) {
     row.weight.assign(static_cast<std::size_t>(p_.keys), 0.0);
     std::ranges::copy(x, row.weight.begin());
@@ -210,9 +210,10 @@ bool RowCompletion::is_nan_throughout(const WideQuery& at, const double* scores)
   return false;
 }
 
-// Scores of which some are seen become weights after dropout. Returns the log-sum-exp.
-double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, double sink,
-                                 std::span<double> x) const {
+// Scores of which some are seen become weights after dropout; those that are not 0 are counted. Returns the
+// log-sum-exp.
+double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, double sink, std::span<double> x,
+                                 std::int64_t& some) const {
   double sum = sink == -INFINITY ? 0 : std::exp(sink - logits.max);  // S5
   if (!logits.have_sum()) {
     sum = NAN;
@@ -227,8 +228,10 @@ double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, doub
   const double kept =
       p_.options.dropout ? 1.0 - static_cast<double>(p_.options.dropout->drop_probability) : 1;
   for (std::int64_t j = 0; j < std::ssize(x); ++j)
-    if (double& weight = x[static_cast<std::size_t>(j)]; weight != 0)
+    if (double& weight = x[static_cast<std::size_t>(j)]; weight != 0) {
       weight = drops(at, j) ? 0 : weight / sum / kept;  // S7
+      ++some;
+    }
   return logits.max + std::log(sum);
 }
 
