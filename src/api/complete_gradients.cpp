@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -33,8 +34,8 @@ struct RowPairs {
       : step(row_step),
         q(rows, p.dim),
         from_out(rows, p.value_dim),
-        applied(unsign(rows * step)),
-        gradient(unsign(rows * step)),
+        applied(std::make_unique_for_overwrite<double[]>(unsign(rows * step))),
+        gradient(std::make_unique_for_overwrite<double[]>(unsign(rows * step))),
         sees(unsign(rows * step)),
         weights_left(unsign(rows)),
         sink(unsign(rows)) {}
@@ -47,7 +48,7 @@ struct RowPairs {
 
   std::int64_t step;  // from one row's to the next
   WideRows q, from_out;
-  std::vector<double> applied, gradient;
+  std::unique_ptr<double[]> applied, gradient;
   std::vector<unsigned char> sees;
   std::vector<std::int64_t> weights_left;  // of each row that are not 0
   std::vector<double> sink;                // what each row adds to the gradient by the sink (G7)
@@ -71,10 +72,10 @@ class GradientHead {
   const WideRows& keys() const { return k_; }
   std::int64_t step() const { return key_columns_.step(); }
 
-  // pass(pairs, rows) for some rows after another: 16 MiB of each number of a pair, but at least a panel.
+  // pass(pairs, rows) for some rows after another: what a cache may hold, but at least a panel.
   template <class Pass>
   void for_some_rows(std::span<const WideQuery> rows, By by, const Pass& pass) const {
-    constexpr std::int64_t max_pairs = std::int64_t{1} << 21, most = 10 * panel_rows;
+    constexpr std::int64_t max_pairs = std::int64_t{1} << 21, most = 4 * panel_rows;
     const std::int64_t step = key_columns_.step(),
                        each = std::clamp(max_pairs / (step + 1) / panel_rows * panel_rows, panel_rows, most);
     std::optional<RowPairs> pairs;
@@ -118,9 +119,9 @@ void GradientHead::fill(RowPairs& pairs, std::span<const WideQuery> rows, By by)
       pairs.from_out.read(n, g_.out_gradient, at.b, at.h, row(at));
     }
     const std::int64_t end = scores_.end_of_keys(rows.subspan(unsign(first), unsign(count)));
-    key_columns_.multiply(pairs.q, first, count, end, pairs.applied.data() + first * pairs.step);
+    key_columns_.multiply(pairs.q, first, count, end, pairs.applied.get() + first * pairs.step);
     if (by != By::nothing)
-      value_columns_.multiply(pairs.from_out, first, count, end, pairs.gradient.data() + first * pairs.step);
+      value_columns_.multiply(pairs.from_out, first, count, end, pairs.gradient.get() + first * pairs.step);
     for (std::int64_t n = first; n < first + count; ++n) differentiate(pairs, n, rows[unsign(n)], by);
   });
 }
@@ -141,7 +142,7 @@ double GradientHead::keep_factor(const WideQuery& at, double weight, std::int64_
 
 // Of row n: products with keys become weights, products with values gradients.
 void GradientHead::differentiate(RowPairs& pairs, std::int64_t n, const WideQuery& at, By by) const {
-  double *const x = pairs.applied.data() + n * pairs.step, *const y = pairs.gradient.data() + n * pairs.step;
+  double *const x = pairs.applied.get() + n * pairs.step, *const y = pairs.gradient.get() + n * pairs.step;
   unsigned char* const sees = pairs.sees.data() + n * pairs.step;
   const std::int64_t keys = s_.keys;
   std::vector<double> softcapped(p_.options.softcap && by == By::product ? unsign(keys) : 0);
@@ -281,8 +282,8 @@ void GradientCompletion::complete_head(std::int64_t b, std::int64_t kv_head) {
     if (has_q) complete_queries(head, pairs, some);
     constexpr std::int64_t keys_together = 48;
     for_each_stretch(has_k || has_v ? keys : 0, keys_together, [&](std::int64_t j, std::int64_t count) {
-      const auto weights = [&](const std::vector<double>& of) -> PairWeights {
-        return {of.data() + j, pairs.sees.data() + j, 1, pairs.step, pairs.are_few(0, std::ssize(some))};
+      const auto weights = [&](const std::unique_ptr<double[]>& of) -> PairWeights {
+        return {of.get() + j, pairs.sees.data() + j, 1, pairs.step, pairs.are_few(0, std::ssize(some))};
       };
       if (has_v) add_weighted(weights(pairs.applied), count, pairs.from_out, v.data() + j * like_v.width());
       if (has_k) add_weighted(weights(pairs.gradient), count, pairs.q, k.data() + j * like_k.width());
@@ -340,7 +341,7 @@ void GradientCompletion::complete_queries(const GradientHead& head, const RowPai
     const auto some = rows.subspan(unsign(first), unsign(count));
     if (std::ranges::none_of(some, [&](const WideQuery& at) { return is_left(at); })) return;
     std::vector<double> sums(unsign(count * width));
-    add_weighted({pairs.gradient.data() + first * pairs.step, pairs.sees.data() + first * pairs.step,
+    add_weighted({pairs.gradient.get() + first * pairs.step, pairs.sees.data() + first * pairs.step,
                   pairs.step, 1, pairs.are_few(first, count)},
                  count, head.keys(), sums.data());
     for (std::int64_t n = 0; n < count; ++n)
