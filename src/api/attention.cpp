@@ -2,8 +2,10 @@
 // attention(): checks and lowers the call, chooses a kernel, and completes the rows that it did not finish.
 #include "heed/attention.hpp"
 
+#include <utility>
 #include <vector>
 
+#include "api/complete_rows.hpp"
 #include "api/gathered_cache.hpp"
 #include "api/plan.hpp"
 #include "api/poisoned_values.hpp"
@@ -21,9 +23,7 @@ void complete(const Problem& problem) {
   if (problem.inputs.q.dtype != DType::f64) settle_poisoned(problem, unfinished);
   if (unfinished.empty()) return;
   const GatheredCache plain(problem, backend_of("q", Device::cpu));
-  const reference::Numbers numbers(plain.problem);
-  threads::throwing_parallel_for(
-      unfinished.size(), [&](std::size_t n) { reference::complete(plain.problem, numbers, unfinished[n]); });
+  complete_rows(plain.problem, std::move(unfinished));
 }
 
 }  // namespace

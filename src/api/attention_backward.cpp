@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_backward(): checks and lowers the call, chooses a kernel, and completes the gradients that it did
 // not finish.
+#include "api/complete_gradients.hpp"
 #include "api/plan.hpp"
 #include "backend/backend.hpp"
 #include "call/make_problem.hpp"
 #include "heed/version.hpp"
-#include "reference/gradient.hpp"
 #include "threads/pool.hpp"
 
 namespace heed::api {
@@ -17,10 +17,7 @@ void attention_backward(const Inputs& inputs, const Saved& saved, const Gradient
   problem.forward.place = place;
   const threads::ForOneCall settings(options.threads, options.executor);
   const UnfinishedGradients unfinished = choose(problem).backward(problem);
-  if (unfinished.is_empty()) return;
-  // What the kernel has finished keeps its bits.
-  reference::GradientCompletion rest(problem, unfinished);
-  threads::throwing_parallel_for(rest.parts(), [&](std::size_t n) { rest.run(n); });
+  if (!unfinished.is_empty()) complete_gradients(problem, unfinished);
 }
 
 }  // namespace heed::api

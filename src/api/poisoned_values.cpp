@@ -192,7 +192,10 @@ bool is_number(double x) { return std::isfinite(x); }
 // A KV head of a sequence that rows were left of.
 struct Head {
   std::int64_t b, kv_head;
-  std::vector<std::int64_t> poisoned{};             // keys whose values are not all numbers, in order
+  std::vector<std::int64_t> poisoned{};               // keys whose values are not all numbers, in order
+  std::vector<std::vector<double>> keys{}, values{};  // rows of the first few of these
+  bool has_output_row = false, has_open_row = false;  // of which the output alone is left, or more
+  std::vector<std::int64_t> wild_keys{};  // then: keys that are not all numbers themselves, in order
   std::optional<std::vector<float>> largest_key{};  // magnitudes in each dimension, where a value is infinite
 };
 
@@ -216,13 +219,15 @@ class Poison {
  private:
   std::vector<Head> heads_of(const std::vector<UnfinishedRow>& unfinished) const {
     if (p_.reading && p_.cache_type == CacheType::int8) return {};  // it holds nothing but numbers
-    std::vector<bool> has_any(static_cast<std::size_t>(p_.batch * p_.kv_heads));
-    for (const UnfinishedRow& row : unfinished)
-      if (row.only_out) has_any[static_cast<std::size_t>(row.b * p_.kv_heads + p_.kv_head(row.h))] = true;
-    std::vector<Head> heads;
+    std::vector<Head> all;
     for (std::int64_t n = 0; n < p_.batch * p_.kv_heads; ++n)
-      if (has_any[static_cast<std::size_t>(n)]) heads.push_back({n / p_.kv_heads, n % p_.kv_heads});
-    return heads;
+      all.push_back({n / p_.kv_heads, n % p_.kv_heads});
+    for (const UnfinishedRow& row : unfinished) {
+      Head& head = all[static_cast<std::size_t>(row.b * p_.kv_heads + p_.kv_head(row.h))];
+      (row.only_out ? head.has_output_row : head.has_open_row) = true;
+    }
+    std::erase_if(all, [](const Head& head) { return !head.has_output_row && !head.has_open_row; });
+    return all;
   }
 
   const Head* head_of(const UnfinishedRow& row) const {
@@ -247,31 +252,44 @@ class Poison {
 
   TokenRows rows(const Head& head, Side side) const { return {p_, side, head.b, head.kv_head}; }
 
-  void find_poisoned() {
-    const std::vector<Stretch> all = stretches([](const Head&) { return true; });
+  // Finds the rows of K or V that are not all numbers, of the heads that are taken.
+  template <class Taken>
+  void find(Side side, std::vector<std::int64_t> Head::* into, const Taken& taken) {
+    const std::vector<Stretch> all = stretches(taken);
     std::vector<std::vector<std::int64_t>> found(all.size());
     threads::throwing_parallel_for(all.size(), [&](std::size_t n) {
-      const TokenRows values = rows(heads_[all[n].head], Side::values);
+      const TokenRows tokens = rows(heads_[all[n].head], side);
       const auto are_numbers = [](const auto& row) { return std::all_of(row.begin(), row.end(), is_number); };
       constexpr std::int64_t few = 64;
       for (std::int64_t j = all[n].begin; j < all[n].end; j += few) {
         const std::int64_t end = std::min(j + few, all[n].end);
-        if (are_numbers(values.largest(j, end))) continue;
+        if (are_numbers(tokens.largest(j, end))) continue;
         for (std::int64_t one = j; one < end; ++one)
-          if (!are_numbers(values(one))) found[n].push_back(one);
+          if (!are_numbers(tokens(one))) found[n].push_back(one);
       }
     });
     for (std::size_t n = 0; n < all.size(); ++n) {
-      std::vector<std::int64_t>& keys = heads_[all[n].head].poisoned;
+      std::vector<std::int64_t>& keys = heads_[all[n].head].*into;
       keys.insert(keys.end(), found[n].begin(), found[n].end());
     }
   }
 
-  bool has_infinity(const Head& head) const {
-    const TokenRows values = rows(head, Side::values);
-    return std::any_of(head.poisoned.begin(), head.poisoned.end(), [&](std::int64_t j) {
-      const std::vector<double> row = values(j);
-      return std::any_of(row.begin(), row.end(), [](double x) { return std::isinf(x); });
+  void find_poisoned() {
+    find(Side::values, &Head::poisoned, [](const Head& head) { return head.has_output_row; });
+    if (!p_.options.dropout && !p_.outputs.weights && !p_.outputs.scores.into)
+      find(Side::keys, &Head::wild_keys, [](const Head& head) { return head.has_open_row; });
+    // Of many such keys the first decide a row, or it is sooner computed than decided.
+    constexpr std::size_t few = 8;
+    for (Head& head : heads_)
+      for (std::size_t n = 0; n < std::min(few, head.poisoned.size()); ++n) {
+        head.keys.push_back(rows(head, Side::keys)(head.poisoned[n]));
+        head.values.push_back(rows(head, Side::values)(head.poisoned[n]));
+      }
+  }
+
+  static bool has_infinity(const Head& head) {
+    return std::ranges::any_of(head.values, [](const std::vector<double>& value) {
+      return std::ranges::any_of(value, [](double x) { return std::isinf(x); });
     });
   }
 
@@ -295,6 +313,7 @@ class Poison {
     return a <= b ? b : b <= a ? a : a + b;
   }
 
+  bool settle_by_key(const UnfinishedRow&, const Head&) const;
   std::vector<double> query(const UnfinishedRow&) const;
   double highest(const UnfinishedRow&, const Head&, const std::vector<double>& q) const;
 
@@ -366,8 +385,28 @@ struct Sums {
   std::vector<bool> unsure;
 };
 
+// A visible score of NaN or +inf makes the sum of the weights NaN, and so all that the row has. One of the
+// first keys that may have such a score nearly always does.
+bool Poison::settle_by_key(const UnfinishedRow& at, const Head& head) const {
+  if (head.wild_keys.empty()) return false;
+  const std::int64_t begin = at.i + p_.sequences[static_cast<std::size_t>(at.b)].first_offset;
+  const std::vector<double> q = query(at);
+  const TokenRows keys = rows(head, Side::keys);
+  auto j = std::ranges::lower_bound(head.wild_keys, begin);
+  for (int few = 8; few > 0 && j != head.wild_keys.end(); --few, ++j) {
+    if (reference::score(p_, q.data(), keys(*j).data(), at.b, at.h, at.i, *j).biased < infinity) continue;
+    reference::Row row;
+    row.out.assign(static_cast<std::size_t>(p_.value_dim), nan);
+    row.log_sum_exp = nan;
+    reference::complete(p_, at, row);
+    return true;
+  }
+  return false;
+}
+
 bool Poison::settle(const UnfinishedRow& at) const {
   const Head* head = head_of(at);
+  if (head && !at.only_out) return settle_by_key(at, *head);
   if (!at.only_out || !head || head->poisoned.empty()) return false;
   const MutableView& out = p_.outputs.out;
   const std::int64_t row = p_.sequences[static_cast<std::size_t>(at.b)].first_query + at.i;
@@ -379,17 +418,18 @@ bool Poison::settle(const UnfinishedRow& at) const {
   const std::vector<double> q = query(at);
   const double most = head->largest_key ? highest(at, *head, q) : nan;
   constexpr double far = 600;  // e^-600 divided by all keys there can be is a double
-  const TokenRows keys = rows(*head, Side::keys), values = rows(*head, Side::values);
-  for (const std::int64_t j : head->poisoned) {
-    const double score = reference::score(p_, q.data(), keys(j).data(), at.b, at.h, at.i, j).biased;
+  for (std::size_t n = 0; n < head->keys.size(); ++n) {
+    const std::int64_t j = head->poisoned[n];
+    const double score = reference::score(p_, q.data(), head->keys[n].data(), at.b, at.h, at.i, j).biased;
     if (score == -infinity) continue;  // S4
     const bool is_dropped = p_.options.dropout && reference::dropped(p_, at.b, at.h, at.i, j);
-    sums.add(values(j), is_dropped            ? Sums::Weight::none
-                        : score - most > -far ? Sums::Weight::some
-                                              : Sums::Weight::unknown);
+    sums.add(head->values[n], is_dropped            ? Sums::Weight::none
+                              : score - most > -far ? Sums::Weight::some
+                                                    : Sums::Weight::unknown);
     if (sums.are_nan()) break;
   }
-  if (!sums.are_decided()) return false;
+  const bool was_any_left_out = head->keys.size() < head->poisoned.size();
+  if (was_any_left_out ? !sums.are_nan() : !sums.are_decided()) return false;
   for (std::size_t n = 0; n < sums.dims.size(); ++n)
     reference::write(out, at.b, at.h, row, sums.dims[n], sums.of[n]);
   return true;

@@ -70,7 +70,7 @@ struct Kernel {
   std::function<Reason()> unavailable{};            // why this machine cannot run it
   std::function<Reason(const Problem&)> refuses{};  // why it does not take this problem
 
-  // Returns whether it left rows unfinished, which the reference completes in the memory of the CPU (S13).
+  // Returns whether it left rows unfinished, which are completed in 64 bits in the memory of the CPU (S13).
   std::function<bool(const Problem&)> attend{};
   std::function<Reason(const GradientProblem&)> refuses_backward{};
   std::function<UnfinishedGradients(const GradientProblem&)> backward{};

@@ -256,8 +256,7 @@ std::vector<UnfinishedRow> unfinished_rows(const Problem& p) {
   return rows;
 }
 
-void complete(const Problem& p, const Numbers& numbers, const UnfinishedRow& at) {
-  const Row expected = row(p, numbers, at.b, at.h, at.i);
+void complete(const Problem& p, const UnfinishedRow& at, const Row& expected) {
   const std::int64_t to = p.sequences[static_cast<std::size_t>(at.b)].first_query + at.i;
   if (lse_is_left(p, at.b, at.h, to)) write(*p.outputs.log_sum_exp, at.b, at.h, to, 0, expected.log_sum_exp);
   for (const Results& results : results_of(p, at.b, at.h, to)) results.replace(expected);

@@ -68,7 +68,7 @@ struct UnfinishedRow {
   bool only_out;  // its other results are numbers
 };
 std::vector<UnfinishedRow> unfinished_rows(const Problem&);
-// Computes those results; the others keep their bits.
-void complete(const Problem&, const Numbers&, const UnfinishedRow&);
+// Writes those results, as the row has them; the others keep their bits.
+void complete(const Problem&, const UnfinishedRow&, const Row&);
 
 }  // namespace heed::reference

@@ -234,7 +234,9 @@ constexpr F64Kernels f64_kernels() {
           .gradient_doubles = F64Backward<S>::doubles,
           .gradient = F64Backward<S>::run,
           .bias_gradient = F64Backward<S>::run_bias,
-          .sink_gradient = F64Backward<S>::run_sink};
+          .sink_gradient = F64Backward<S>::run_sink,
+          .add_products = [](const F64Product& p) { multiply<RoundedProducts<S>>(p, Sums::go_on); },
+          .multiply_floats = [](const F64Product& p) { multiply<ExactProducts<S>>(p, Sums::begin); }};
 }
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -43,6 +43,23 @@ struct F64BiasPart {
   std::int64_t batch_entry, head, first_row;
 };
 
+// b(n, m) of a product, at data[n * column + m * term].
+struct F64Factor {
+  const double* data;
+  std::int64_t column, term;
+};
+
+// Of a product c(n, w) = sum over m of a(m, w) * b(n, m): a and c have rows of `width` doubles, but those of
+// c may lie further apart.
+struct F64Product {
+  const double* a;
+  std::int64_t width;
+  F64Factor b;
+  std::int64_t columns, terms;
+  double* c;
+  std::int64_t c_width = width;
+};
+
 // What a target offers for f64; null where it takes bf16 alone.
 struct F64Kernels {
   std::int64_t lanes = 0;
@@ -54,6 +71,11 @@ struct F64Kernels {
   void (*bias_gradient)(const GradientCall&, const F64BiasPart&, double* scratch, double* sums) = nullptr;
   void (*sink_gradient)(const GradientCall&, std::int64_t batch_entry, std::int64_t head,
                         double* scratch) = nullptr;
+
+  // Sums with the bits of a plain loop over the terms, for widths that are a multiple of 8. The first adds to
+  // what is in c; the second is of numbers that f32 holds, and writes c.
+  void (*add_products)(const F64Product&) = nullptr;
+  void (*multiply_floats)(const F64Product&) = nullptr;
 };
 
 }  // namespace heed::cpu

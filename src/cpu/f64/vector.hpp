@@ -11,6 +11,7 @@
 #include <arm_neon.h>
 #endif
 
+#include "cpu/f64/call.hpp"
 #include "cpu/isa/vector.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
@@ -52,21 +53,30 @@ struct Doubles {
     for (int n = 0; n < lanes; ++n) sum[n] = __builtin_fma(a[n], b[n], c[n]);
     return sum;
   }
+  static F add_product(F a, F b, F sum) { return fma(a, b, sum); }
 };
 
-// b(n, m) of a product, at data[n * column + m * term].
-struct F64Factor {
-  const double* data;
-  std::int64_t column, term;
+// Each product is rounded before it is added, as plain loops have it.
+template <Vector S>
+struct RoundedProducts : Doubles<S> {
+  using F = typename Doubles<S>::F;
+  static F add_product(F a, F b, F sum) { return a * b + sum; }
 };
 
-// Of a product c(n, w) = sum over m of a(m, w) * b(n, m): a and c have rows of `width` doubles.
-struct F64Product {
-  const double* a;
-  std::int64_t width;
-  F64Factor b;
-  std::int64_t columns, terms;
-  double* c;
+// Products of floats are exact in f64, so that it changes no bit whether they are fused with the sum: they
+// are where an instruction does it.
+template <Vector S>
+struct ExactProducts : Doubles<S> {
+  using F = typename Doubles<S>::F;
+#if defined(__FMA__) || defined(__aarch64__)
+  static constexpr bool has_fma = Doubles<S>::lanes > 1;
+#else
+  static constexpr bool has_fma = false;
+#endif
+  static F add_product(F a, F b, F sum) {
+    if constexpr (has_fma) return Doubles<S>::fma(a, b, sum);
+    return a * b + sum;
+  }
 };
 
 enum class Sums : std::uint8_t { begin, go_on };  // at 0, or at what is in c
@@ -74,12 +84,12 @@ enum class Sums : std::uint8_t { begin, go_on };  // at 0, or at what is in c
 template <class D, int vectors, int columns>
 inline void f64_tile(const F64Product& p, std::int64_t n, std::int64_t w, Sums sums) {
   typename D::F sum[columns][vectors];
-  double* const c = p.c + n * p.width + w;
+  double* const c = p.c + n * p.c_width + w;
 #pragma GCC unroll 6
   for (int i = 0; i < columns; ++i)
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v)
-      sum[i][v] = sums == Sums::begin ? typename D::F{} : D::load(c + i * p.width + v * D::lanes);
+      sum[i][v] = sums == Sums::begin ? typename D::F{} : D::load(c + i * p.c_width + v * D::lanes);
   const double* a = p.a + w;
   const double* b = p.b.data + n * p.b.column;
   for (std::int64_t m = 0; m < p.terms; ++m, a += p.width, b += p.b.term) {
@@ -90,13 +100,13 @@ inline void f64_tile(const F64Product& p, std::int64_t n, std::int64_t w, Sums s
     for (int i = 0; i < columns; ++i) {
       const auto y = D::fill(b[i * p.b.column]);
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) sum[i][v] = D::fma(x[v], y, sum[i][v]);
+      for (int v = 0; v < vectors; ++v) sum[i][v] = D::add_product(x[v], y, sum[i][v]);
     }
   }
 #pragma GCC unroll 6
   for (int i = 0; i < columns; ++i)
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) D::store(c + i * p.width + v * D::lanes, sum[i][v]);
+    for (int v = 0; v < vectors; ++v) D::store(c + i * p.c_width + v * D::lanes, sum[i][v]);
 }
 
 template <class D, int vectors>

@@ -453,10 +453,15 @@ class Prefill {
     for (std::int64_t j = 0; j < t.keys && t.first_key + j < key_count(); ++j) {
       const float* x = widen<S>(value(t.first_key + j), c.value_dim, at.value);
       if (all_finite<S>(x, c.value_dim)) continue;
-      for (std::int64_t d = 0; d < c.value_dim; ++d)
-        for (int r = 0; !is_finite(x[d]) && r < rows; ++r)
-          if (at.unseen[j * rows + r] == 0)  // fault: poison-seen-by-all
-            to[d * rows + r] = __builtin_fmaf(at.s[j * rows + r], x[d], to[d * rows + r]);
+      for (int r = 0; r < rows; r += S::lanes) {
+        const auto weight = S::load(at.s + j * rows + r), unseen = S::load(at.unseen + j * rows + r);
+        for (std::int64_t d = 0; d < c.value_dim; ++d) {
+          if (is_finite(x[d])) continue;
+          float* const sum = to + d * rows + r;
+          const auto before = S::load(sum), after = S::fma(weight, S::fill(x[d]), before);
+          S::store(sum, S::less(unseen, S::fill(0.5f), after, before));  // fault: poison-seen-by-all
+        }
+      }
     }
   }
 

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients that are completed in 64 bits have the bits of the reference (S13, G9): of finite numbers and of
+// any others.
+#include <cmath>
+
+#include "api/complete_gradients.hpp"
+#include "call/make_problem.hpp"
+#include "cases/backward.hpp"
+#include "cases/compare.hpp"
+#include "cases/plant.hpp"
+#include "cases/random_call.hpp"
+#include "cases/selection.hpp"
+#include "reference/gradient.hpp"
+
+namespace heed::cases {
+namespace {
+
+// Every row, key and element that there is a gradient by.
+UnfinishedGradients all_marked(const GradientProblem& g) {
+  UnfinishedGradients marked;
+  std::size_t rows = 0, keys = 0;
+  const Problem& p = g.forward;
+  for (const Sequence& s : p.sequences) {
+    marked.first_row.push_back(static_cast<std::int64_t>(rows));
+    marked.first_key.push_back(static_cast<std::int64_t>(keys));
+    rows += static_cast<std::size_t>(p.heads * s.queries),
+        keys += static_cast<std::size_t>(p.kv_heads * s.keys);
+  }
+  const auto mark = [](std::vector<unsigned char>& x, std::size_t count) { x.assign(count, 1); };
+  if (g.q) mark(marked.q, rows);
+  if (g.k) mark(marked.k, keys);
+  if (g.v) mark(marked.v, keys);
+  if (g.bias) mark(marked.bias, static_cast<std::size_t>(g.given.bias->shape.elements()));
+  if (g.sink) mark(marked.sink, static_cast<std::size_t>(g.given.sink->shape.elements()));
+  return marked;
+}
+
+template <class Compute>
+BackwardResults computed(const BackwardCall& call, const std::vector<Of>& wanted, bool accumulate,
+                         const Compute& compute) {
+  BackwardResults results(call, {}, wanted);
+  results.accumulate = accumulate;
+  for (const Of of : wanted)
+    if (accumulate && results[of]) results[of]->fill(0.75f);
+  compute(make_gradient_problem(call.call.inputs(), call.saved(), results.views(call), call.call.options()));
+  return results;
+}
+
+// What elements came to.
+struct Kinds {
+  std::int64_t nan = 0, infinite = 0, finite = 0;
+
+  void count(const Tensor& x) {
+    for_each(x.shape(), [&](auto... at) {
+      const float number = x.at(at...);
+      nan += std::isnan(number), infinite += std::isinf(number), finite += std::isfinite(number);
+    });
+  }
+};
+
+TEST(CompletedGradients, have_the_bits_of_the_reference) {
+  Kinds kinds;
+  for (const std::uint64_t seed : seeds(1, 500)) {
+    Call call = random_call(seed, {.dropout = true});
+    Dice dice(seed ^ 0x5B011u);
+    if (dice.one_in(6)) call = in_f64(call);
+    const bool spoils_inputs = dice.one_in(2);
+    if (spoils_inputs) plant(call, dice);
+    BackwardCall backward(call, seed ^ 0xD0u, dice.one_in(3));
+    if (!spoils_inputs)
+      plant(*dice.pick<Tensor*>({&backward.out, &backward.out_gradient, &backward.log_sum_exp}), dice);
+    std::vector<Of> wanted;
+    for (const Of of : every_gradient)
+      if (!dice.one_in(4)) wanted.push_back(of);
+    const bool accumulate = dice.one_in(4);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    const BackwardResults expected =
+        computed(backward, wanted, accumulate, [](const GradientProblem& g) { reference::run(g); });
+    const BackwardResults got = computed(backward, wanted, accumulate, [](const GradientProblem& g) {
+      api::complete_gradients(g, all_marked(g));
+    });
+    for (const Of of : wanted) {
+      if (!expected[of]) continue;
+      ASSERT_TRUE(same_numbers(*got[of], *expected[of])) << name_of(of);
+      kinds.count(*expected[of]);
+    }
+  }
+  EXPECT_GT(kinds.nan, 1000);
+  EXPECT_GT(kinds.infinite, 1000);
+  EXPECT_GT(kinds.finite, 1000);
+}
+
+}  // namespace
+}  // namespace heed::cases
