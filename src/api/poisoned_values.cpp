@@ -220,8 +220,10 @@ class Poison {
   std::vector<Head> heads_of(const std::vector<UnfinishedRow>& unfinished) const {
     if (p_.reading && p_.cache_type == CacheType::int8) return {};  // it holds nothing but numbers
     std::vector<Head> all;
-    for (std::int64_t n = 0; n < p_.batch * p_.kv_heads; ++n)
-      all.push_back({n / p_.kv_heads, n % p_.kv_heads});
+    for (std::int64_t n = 0; n < p_.batch * p_.kv_heads; ++n) {
+      Head& head = all.emplace_back();
+      head.b = n / p_.kv_heads, head.kv_head = n % p_.kv_heads;
+    }
     for (const UnfinishedRow& row : unfinished) {
       Head& head = all[static_cast<std::size_t>(row.b * p_.kv_heads + p_.kv_head(row.h))];
       (row.only_out ? head.has_output_row : head.has_open_row) = true;
