@@ -135,7 +135,8 @@ double GradientHead::delta(const WideRows& from_out, std::int64_t n, const WideQ
 }
 
 double GradientHead::keep_factor(const WideQuery& at, double weight, std::int64_t j) const {
-  if (!p_.options.dropout || weight == 0) return 1;  // of 0 nothing is left in any case
+  // Of a weight of 0 nothing is left in any case, unless what it is multiplied with is beyond f64.
+  if (!p_.options.dropout || (weight == 0 && p_.inputs.q.dtype != DType::f64)) return 1;
   if (reference::dropped(p_, at.b, at.h, at.i, j)) return 0;
   return 1 / (1.0 - static_cast<double>(p_.options.dropout->drop_probability));
 }
@@ -185,7 +186,8 @@ Spoiled GradientHead::spoiled(const WideQuery& at) const {
 void GradientHead::find_seen(const WideQuery& at, double* scores) const {
   WideRows q(1, p_.dim);
   q.read(0, p_.inputs.q, at.b, at.h, row(at));
-  if (q.any(Kind::infinite) || (k_.any(Kind::infinite) && !q.any(Kind::nan)))
+  const bool may_overflow = p_.inputs.q.dtype == DType::f64;  // products of other types are numbers in f64
+  if (may_overflow || q.any(Kind::infinite) || (k_.any(Kind::infinite) && !q.any(Kind::nan)))
     key_columns_.multiply(q, 0, 1, s_.keys, scores);
   else
     for (std::int64_t j = 0; j < s_.keys; ++j)

@@ -90,5 +90,42 @@ TEST(CompletedGradients, have_the_bits_of_the_reference) {
   EXPECT_GT(kinds.finite, 1000);
 }
 
+// One query, one or two dimensions, numbers of f64.
+struct OfNumbers {
+  std::vector<double> q, k, v, from_out, out, lse;
+
+  Shape queries() const { return {1, 1, std::ssize(lse), std::ssize(q) / std::ssize(lse)}; }
+  Shape keys() const { return {1, 1, std::ssize(v), std::ssize(k) / std::ssize(v)}; }
+  Shape rows() const { return {1, 1, std::ssize(lse), 1}; }
+  Inputs inputs() const {
+    return {{q.data(), queries()}, {k.data(), keys()}, {v.data(), {1, 1, std::ssize(v), 1}}};
+  }
+  Saved saved() const { return {{out.data(), rows()}, {lse.data(), rows()}}; }
+};
+
+// G7: exp(sink - inf) is 0; the gradient by the log-sum-exp reaches the sink of queries that see no key
+// alone.
+TEST(CompletedGradients, of_f64_give_the_sink_nothing_where_the_log_sum_exp_is_infinite) {
+  const OfNumbers one{{1}, {1}, {1}, {1}, {0.5}, {HUGE_VAL}};
+  const std::vector<double> from_lse{3}, sink{0};
+  std::vector<double> by_sink{7};
+  attention_backward(one.inputs(), one.saved(),
+                     {.out = {one.from_out.data(), one.rows()},
+                      .log_sum_exp = View{from_lse.data(), one.rows()},
+                      .sink = MutableView{by_sink.data(), one.rows()}},
+                     {.sink = View{sink.data(), one.rows()}});
+  EXPECT_EQ(by_sink[0], 0);
+}
+
+// G6: a score of -inf, here of numbers whose product f64 cannot hold, hides the key from the row of NaN.
+TEST(CompletedGradients, of_f64_see_no_key_whose_score_is_beyond_f64) {
+  const OfNumbers two{{1e200, 0, 0, 1}, {-1e200, 0, 1e-200, 0}, {1, 2}, {1, HUGE_VAL}, {1, 1}, {NAN, 0}};
+  std::vector<double> by_v(2);
+  attention_backward(two.inputs(), two.saved(),
+                     {.out = {two.from_out.data(), two.rows()}, .v = MutableView{by_v.data(), {1, 1, 2, 1}}},
+                     {.scale = 1.0});
+  EXPECT_EQ(by_v[0], HUGE_VAL);
+}
+
 }  // namespace
 }  // namespace heed::cases

@@ -208,7 +208,8 @@ struct F64Backward {
     const double logit = f64_read(c.sink, f64_element(c.sink, at.batch_entry, at.head, 0, 0));
     double sum = 0;
     for (std::int64_t r = 0; r < at.queries; ++r) {
-      if (!sees_any(panel.rows, r) || panel.lse[r] == -f64_minus_infinity) {
+      const bool sees_none = panel.rows.element(c.log_sum_exp, r, 0) == f64_minus_infinity;
+      if (sees_none || !sees_any(panel.rows, r)) {
         if (g.log_sum_exp_gradient.data) sum += panel.rows.element(g.log_sum_exp_gradient, r, 0);
       } else {
         sum -= __builtin_exp(logit - panel.lse[r]) * panel.delta[r];
