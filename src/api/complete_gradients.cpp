@@ -118,10 +118,11 @@ void GradientHead::fill(RowPairs& pairs, std::span<const WideQuery> rows, By by)
       pairs.q.read(n, p_.inputs.q, at.b, at.h, row(at));
       pairs.from_out.read(n, g_.out_gradient, at.b, at.h, row(at));
     }
-    const std::int64_t end = scores_.end_of_keys(rows.subspan(unsign(first), unsign(count)));
-    key_columns_.multiply(pairs.q, first, count, end, pairs.applied.get() + first * pairs.step);
+    const std::int64_t end = scores_.keys_of(rows.subspan(unsign(first), unsign(count))).end;
+    key_columns_.multiply(pairs.q, first, count, {0, end}, pairs.applied.get() + first * pairs.step);
     if (by != By::nothing)
-      value_columns_.multiply(pairs.from_out, first, count, end, pairs.gradient.get() + first * pairs.step);
+      value_columns_.multiply(pairs.from_out, first, count, {0, end},
+                              pairs.gradient.get() + first * pairs.step);
     for (std::int64_t n = first; n < first + count; ++n) differentiate(pairs, n, rows[unsign(n)], by);
   });
 }
@@ -148,7 +149,7 @@ void GradientHead::differentiate(RowPairs& pairs, std::int64_t n, const WideQuer
   const std::int64_t keys = s_.keys;
   std::vector<double> softcapped(p_.options.softcap && by == By::product ? unsign(keys) : 0);
   const double base = lse(at), of_lse = from_lse(at);
-  scores_.finish(at, x, softcapped.empty() ? nullptr : softcapped.data());
+  scores_.finish(at, {0, keys}, x, softcapped.empty() ? nullptr : softcapped.data());
   for (std::int64_t j = 0; j < keys; ++j) sees[j] = x[j] != -INFINITY ? 1 : 0;
   std::int64_t& weights = pairs.weights_left[unsign(n)] = 0;
   if (base == -INFINITY || std::find(sees, sees + keys, 1) == sees + keys) {  // G6
@@ -188,11 +189,11 @@ void GradientHead::find_seen(const WideQuery& at, double* scores) const {
   q.read(0, p_.inputs.q, at.b, at.h, row(at));
   const bool may_overflow = p_.inputs.q.dtype == DType::f64;  // products of other types are numbers in f64
   if (may_overflow || q.any(Kind::infinite) || (k_.any(Kind::infinite) && !q.any(Kind::nan)))
-    key_columns_.multiply(q, 0, 1, s_.keys, scores);
+    key_columns_.multiply(q, 0, 1, {0, s_.keys}, scores);
   else
     for (std::int64_t j = 0; j < s_.keys; ++j)
       scores[j] = q.any(Kind::nan) || k_.kind(j) == Kind::nan ? NAN : 0;
-  scores_.finish(at, scores);
+  scores_.finish(at, {0, s_.keys}, scores);
 }
 
 class GradientCompletion {
@@ -287,8 +288,12 @@ void GradientCompletion::complete_head(std::int64_t b, std::int64_t kv_head) {
       const auto weights = [&](const std::unique_ptr<double[]>& of) -> PairWeights {
         return {of.get() + j, pairs.sees.data() + j, 1, pairs.step, pairs.are_few(0, std::ssize(some))};
       };
-      if (has_v) add_weighted(weights(pairs.applied), count, pairs.from_out, v.data() + j * like_v.width());
-      if (has_k) add_weighted(weights(pairs.gradient), count, pairs.q, k.data() + j * like_k.width());
+      if (has_v)
+        add_weighted(weights(pairs.applied), count, pairs.from_out, {0, pairs.from_out.count()},
+                     v.data() + j * like_v.width());
+      if (has_k)
+        add_weighted(weights(pairs.gradient), count, pairs.q, {0, pairs.q.count()},
+                     k.data() + j * like_k.width());
     });
   });
   if (has_k) write_keys(left_.k, *g_.k, k, reference::scale_of(p_), b, kv_head);
@@ -313,7 +318,7 @@ void GradientCompletion::settle_rows(const GradientHead& head, std::span<const W
       if (spoiled == Spoiled::nothing) continue;
       gradients.resize(unsign(keys)), weights.resize(unsign(keys));
       head.find_seen(at, scores.data());
-      const std::int64_t end = scores_.end_of_keys(at);
+      const std::int64_t end = scores_.keys_of(at).end;
       for (std::int64_t j = 0; j < end; ++j) sees[unsign(j)] = scores[unsign(j)] != -INFINITY ? 1 : 0;
       for (std::int64_t j = 0; j < end; ++j) gradients[unsign(j)] |= sees[unsign(j)];
       for (std::int64_t j = 0; spoiled == Spoiled::weights && j < end; ++j)
@@ -345,7 +350,7 @@ void GradientCompletion::complete_queries(const GradientHead& head, const RowPai
     std::vector<double> sums(unsign(count * width));
     add_weighted({pairs.gradient.get() + first * pairs.step, pairs.sees.data() + first * pairs.step,
                   pairs.step, 1, pairs.are_few(first, count)},
-                 count, head.keys(), sums.data());
+                 count, head.keys(), {0, head.keys().count()}, sums.data());
     for (std::int64_t n = 0; n < count; ++n)
       if (const WideQuery& at = some[unsign(n)]; is_left(at))
         write_row(*g_.q, {at.b, at.h, sequence(at.b).first_query + at.i, 0}, reference::scale_of(p_),

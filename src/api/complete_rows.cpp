@@ -40,13 +40,15 @@ struct Logits {
 
 // Some rows against all keys of their KV head.
 struct Panel {
-  Panel(std::int64_t count, std::int64_t row_step, bool any_wild)
+  Panel(std::int64_t count, std::int64_t row_step, const KeyRange& seen, bool any_wild)
       : step(row_step),
+        keys(seen),
         weights(std::make_unique_for_overwrite<double[]>(static_cast<std::size_t>(count * step))),
         sees(static_cast<std::size_t>(any_wild ? count * step : 0)),
         rows(static_cast<std::size_t>(count)) {}
 
   std::int64_t step;  // from one row's to the next
+  KeyRange keys;      // of which nothing else counts
   // First of the undecided rows, one after another.
   std::unique_ptr<double[]> weights;
   std::vector<unsigned char> sees;  // where a value is wild
@@ -90,10 +92,10 @@ class RowCompletion {
   void complete_panel(const WideColumns& keys, const WideRows& values, Rows) const;
   void add_values(const WideRows& values, Panel&) const;
   void weigh(const WideQuery&, Panel&, std::int64_t n) const;
-  void finish(const WideQuery&, double* products, Row&) const;
-  double weigh_seen(const WideQuery&, const Logits&, double sink, std::span<double> scores,
-                    std::int64_t& some) const;
-  bool is_nan_throughout(const WideQuery&, const double* scores) const;
+  void finish(const WideQuery&, const KeyRange&, double* products, Row&) const;
+  double weigh_seen(const WideQuery&, const Logits&, double sink, std::int64_t first_key,
+                    std::span<double> scores, std::int64_t& some) const;
+  bool is_nan_throughout(const WideQuery&, const KeyRange&, const double* scores) const;
 
   void become_nan(Row& row) const {
     row.out.assign(static_cast<std::size_t>(p_.value_dim), NAN);
@@ -131,10 +133,10 @@ void RowCompletion::complete_panel(const WideColumns& keys, const WideRows& valu
     const auto& [b, h, i, only_out] = rows[static_cast<std::size_t>(n)];
     queries.read(n, p_.inputs.q, b, h, sequence(b).first_query + i);
   }
-  Panel panel(count, step, values.any_wild());
-  // Scores that are asked for are those of all keys.
-  const std::int64_t end = p_.outputs.scores.into ? values.count() : scores_.end_of_keys(rows);
-  keys.multiply(queries, 0, count, end, panel.weights.get());
+  // Weights and scores that are asked for are those of all keys.
+  const KeyRange seen = wants_pairs() ? KeyRange{0, values.count()} : scores_.keys_of(rows);
+  Panel panel(count, step, seen, values.any_wild());
+  keys.multiply(queries, 0, count, seen, panel.weights.get());
   for (std::int64_t n = 0; n < count; ++n) {
     const auto& [b, h, i, only_out] = rows[static_cast<std::size_t>(n)];
     weigh({b, h, i}, panel, n);
@@ -146,10 +148,10 @@ void RowCompletion::complete_panel(const WideColumns& keys, const WideRows& valu
 void RowCompletion::add_values(const WideRows& values, Panel& panel) const {
   const std::int64_t count = std::ssize(panel.undecided);
   std::vector<double> out(static_cast<std::size_t>(count * values.width()));
-  const bool are_few = panel.some < count * panel.step / 4;
+  const bool are_few = panel.some < count * (panel.keys.end - panel.keys.begin) / 4;
   add_weighted(
       {panel.weights.get(), panel.sees.empty() ? nullptr : panel.sees.data(), panel.step, 1, are_few}, count,
-      values, out.data());
+      values, panel.keys, out.data());
   const double* from = out.data();
   for (const std::int64_t n : panel.undecided) {
     panel.rows[static_cast<std::size_t>(n)].out.assign(from, from + p_.value_dim);
@@ -166,32 +168,33 @@ void RowCompletion::weigh(const WideQuery& at, Panel& panel, std::int64_t n) con
     become_nan(row);
     return;
   }
-  finish(at, products, row);
-  const std::span<double> x(products, static_cast<std::size_t>(sequence(at.b).keys));
+  finish(at, panel.keys, products, row);
+  const std::span<double> x(products + panel.keys.begin, products + panel.keys.end);
   const double sink = p_.sink ? reference::read(*p_.sink, at.b, at.h, 0, 0) : -INFINITY;
   const Logits logits(sink, x);
   const bool sees_any = std::ranges::any_of(x, [](double score) { return score != -INFINITY; });
-  if (sees_any && !logits.have_sum() && is_nan_throughout(at, products)) {
+  if (sees_any && !logits.have_sum() && is_nan_throughout(at, panel.keys, products)) {
     become_nan(row);
     return;
   }
   const std::int64_t place = std::ssize(panel.undecided) * panel.step;
   panel.undecided.push_back(n);
   if (!panel.sees.empty())
-    std::ranges::transform(x, panel.sees.begin() + place,
+    std::ranges::transform(x, panel.sees.begin() + place + panel.keys.begin,
                            [](double score) -> unsigned char { return score != -INFINITY; });
-  row.log_sum_exp = sees_any ? weigh_seen(at, logits, sink, x, panel.some) : sink;  // S12
-  if (!sees_any) std::ranges::fill(x, 0.0);                                         // S6
+  row.log_sum_exp = sees_any ? weigh_seen(at, logits, sink, panel.keys.begin, x, panel.some) : sink;  // S12
+  if (!sees_any) std::ranges::fill(x, 0.0);                                                           // S6
   if (p_.outputs.weights) {
     row.weight.assign(static_cast<std::size_t>(p_.keys), 0.0);
     std::ranges::copy(x, row.weight.begin());
   }
-  if (panel.weights.get() + place != products) std::ranges::copy(x, panel.weights.get() + place);
+  if (panel.weights.get() + place != products)
+    std::ranges::copy(x, panel.weights.get() + place + panel.keys.begin);
 }
 
 // Products become scores, those that are asked for too.
-void RowCompletion::finish(const WideQuery& at, double* products, Row& row) const {
-  if (!p_.outputs.scores.into) return scores_.finish(at, products);
+void RowCompletion::finish(const WideQuery& at, const KeyRange& seen, double* products, Row& row) const {
+  if (!p_.outputs.scores.into) return scores_.finish(at, seen, products);
   const auto keys = static_cast<std::size_t>(p_.keys);
   row.raw.assign(keys, 0.0), row.softcapped.assign(keys, 0.0), row.biased.assign(keys, -INFINITY);
   for (std::int64_t j = 0; j < sequence(at.b).keys; ++j) {
@@ -203,17 +206,17 @@ void RowCompletion::finish(const WideQuery& at, double* products, Row& row) cons
 }
 
 // Of a row whose sum is NaN: whether a value is multiplied with it, and nothing else is asked for.
-bool RowCompletion::is_nan_throughout(const WideQuery& at, const double* scores) const {
+bool RowCompletion::is_nan_throughout(const WideQuery& at, const KeyRange& seen, const double* scores) const {
   if (wants_pairs()) return false;
-  for (std::int64_t j = 0; j < sequence(at.b).keys; ++j)
+  for (std::int64_t j = seen.begin; j < seen.end; ++j)
     if (scores[j] != -INFINITY && !drops(at, j)) return true;
   return false;
 }
 
 // Scores of which some are seen become weights after dropout; those that are not 0 are counted. Returns the
 // log-sum-exp.
-double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, double sink, std::span<double> x,
-                                 std::int64_t& some) const {
+double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, double sink,
+                                 std::int64_t first_key, std::span<double> x, std::int64_t& some) const {
   double sum = sink == -INFINITY ? 0 : std::exp(sink - logits.max);  // S5
   if (!logits.have_sum()) {
     sum = NAN;
@@ -229,7 +232,7 @@ double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, doub
       p_.options.dropout ? 1.0 - static_cast<double>(p_.options.dropout->drop_probability) : 1;
   for (std::int64_t j = 0; j < std::ssize(x); ++j)
     if (double& weight = x[static_cast<std::size_t>(j)]; weight != 0) {
-      weight = drops(at, j) ? 0 : weight / sum / kept;  // S7
+      weight = drops(at, first_key + j) ? 0 : weight / sum / kept;  // S7
       ++some;
     }
   return logits.max + std::log(sum);

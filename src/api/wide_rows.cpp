@@ -92,11 +92,11 @@ void WideColumns::read_block(const View& x, std::int64_t b, std::int64_t h, std:
     for (std::int64_t n = 0; n < some; ++n) to[n] = rows[static_cast<std::size_t>(n * dim_ + d)];
 }
 
-void WideColumns::multiply(const WideRows& rows, std::int64_t first, std::int64_t some, std::int64_t end,
+void WideColumns::multiply(const WideRows& rows, std::int64_t first, std::int64_t some, const KeyRange& keys,
                            double* to) const {
   const cpu::F64Kernels& kernels = cpu::best_target().f64;
   if (!are_floats_) std::fill_n(to, some * step(), 0.0);
-  for (std::int64_t n = 0; n < end; n += block)
+  for (std::int64_t n = keys.begin / block * block; n < keys.end; n += block)
     (are_floats_ ? kernels.multiply_floats : kernels.add_products)({.a = numbers_.data() + n * dim_,
                                                                     .width = block,
                                                                     .b = {rows.row(first), rows.width(), 1},
@@ -178,11 +178,12 @@ class WeightedSum {
 
 }  // namespace
 
-void add_weighted(const PairWeights& weights, std::int64_t columns, const WideRows& rows, double* sums) {
+void add_weighted(const PairWeights& weights, std::int64_t columns, const WideRows& rows,
+                  const KeyRange& range, double* sums) {
   const WeightedSum sum(weights, rows, sums);
-  for (std::int64_t m = 0; m < rows.count();) {
+  for (std::int64_t m = range.begin; m < range.end;) {
     const std::int64_t first = m;
-    while (m < rows.count() && rows.is_wild(m) == rows.is_wild(first)) ++m;
+    while (m < range.end && rows.is_wild(m) == rows.is_wild(first)) ++m;
     // A weight of 0 changes nothing but times an infinity or NaN, and an unseen row is not read (S4, G6).
     if (rows.is_wild(first))
       sum.add_where(columns, first, m - first, Seen{weights.sees});

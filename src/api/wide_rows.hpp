@@ -22,6 +22,11 @@ void for_each_stretch(std::int64_t all, std::int64_t each, const Body& body) {
   });
 }
 
+// Keys [begin, end).
+struct KeyRange {
+  std::int64_t begin, end;
+};
+
 // What a row holds: NaN, an infinity and no NaN, or numbers alone.
 enum class Kind : std::uint8_t { numbers, infinite, nan };
 
@@ -56,8 +61,8 @@ class WideColumns {
 
   // Of a row's products, as they are written below.
   std::int64_t step() const { return (count_ + block - 1) / block * block; }
-  // to(n, j) = rows(first + n) . row j, n < some, for every j < end at least.
-  void multiply(const WideRows&, std::int64_t first, std::int64_t some, std::int64_t end, double* to) const;
+  // to(n, j) = rows(first + n) . row j, n < some, for every j of the range at least.
+  void multiply(const WideRows&, std::int64_t first, std::int64_t some, const KeyRange&, double* to) const;
 
  private:
   static constexpr std::int64_t block = 64;  // rows that lie side by side
@@ -80,8 +85,9 @@ struct PairWeights {
   std::int64_t column, term;
   bool are_few = false;  // most are 0
 };
-// sums(n, d) += weight(n, m) * rows(m, d) for one m after another that n sees, n < columns. Sums have the
-// width of rows.
-void add_weighted(const PairWeights&, std::int64_t columns, const WideRows& rows, double* sums);
+// sums(n, d) += weight(n, m) * rows(m, d) for one m of the range after another that n sees, n < columns. Sums
+// have the width of rows.
+void add_weighted(const PairWeights&, std::int64_t columns, const WideRows& rows, const KeyRange&,
+                  double* sums);
 
 }  // namespace heed::api

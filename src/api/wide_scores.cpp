@@ -50,17 +50,23 @@ reference::KeyScore WideScores::score(const WideQuery& at, double product, std::
   return found;
 }
 
-std::int64_t WideScores::end_of_keys(const WideQuery& at) const { return Band(p_, sequence(at), at.i).end; }
-
-void WideScores::finish(const WideQuery& at, double* products, double* softcapped) const {
+KeyRange WideScores::keys_of(const WideQuery& at) const {
   const Band band(p_, sequence(at), at.i);
-  std::fill(products + band.front, products + band.begin, -INFINITY);
-  std::fill(products + band.end, products + sequence(at).keys, -INFINITY);
-  finish(at, {0, band.front}, products, softcapped);
-  finish(at, {band.begin, band.end}, products, softcapped);
+  return {band.front > 0 ? 0 : band.begin, band.end};
 }
 
-void WideScores::finish(const WideQuery& at, const Keys& keys, double* products, double* softcapped) const {
+void WideScores::finish(const WideQuery& at, const KeyRange& keys, double* products,
+                        double* softcapped) const {
+  const Band band(p_, sequence(at), at.i);
+  std::fill(products + std::max(band.front, keys.begin), products + std::max(band.begin, keys.begin),
+            -INFINITY);
+  std::fill(products + std::max(band.end, keys.begin), products + keys.end, -INFINITY);
+  finish_seen(at, {0, band.front}, products, softcapped);
+  finish_seen(at, {band.begin, band.end}, products, softcapped);
+}
+
+void WideScores::finish_seen(const WideQuery& at, const KeyRange& keys, double* products,
+                             double* softcapped) const {
   if (!has_plain_masks_) {
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       const reference::KeyScore found = score(at, products[j], j);
@@ -81,14 +87,14 @@ void WideScores::finish(const WideQuery& at, const Keys& keys, double* products,
   for (const BoolMask& mask : p_.bool_masks) hide(mask, at, keys, products);
 }
 
-void WideScores::add_bias(const WideQuery& at, const Keys& keys, double* scores) const {
+void WideScores::add_bias(const WideQuery& at, const KeyRange& keys, double* scores) const {
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
     const double bias = reference::read(*p_.bias, at.b, at.h, sequence(at).first_query + at.i, j);
     scores[j] = bias == -INFINITY ? bias : scores[j] + bias;
   }
 }
 
-void WideScores::hide(const BoolMask& mask, const WideQuery& at, const Keys& keys, double* scores) const {
+void WideScores::hide(const BoolMask& mask, const WideQuery& at, const KeyRange& keys, double* scores) const {
   const Sequence& s = sequence(at);
   const auto* const row = reinterpret_cast<const unsigned char*>(mask.data) + at.b * mask.stride.batch +
                           at.h * mask.stride.heads + (s.first_query + at.i) * mask.stride.length;
@@ -99,7 +105,7 @@ void WideScores::hide(const BoolMask& mask, const WideQuery& at, const Keys& key
 
 bool WideScores::are_known_to_have_no_sum(const WideQuery& at, const double* products) const {
   const Band band(p_, sequence(at), at.i);
-  for (std::int64_t j = 0; !is_scaled_only_ && j < band.end; ++j)
+  for (std::int64_t j = keys_of(at).begin; !is_scaled_only_ && j < band.end; ++j)
     if (!(products[j] * scale_ < INFINITY) && band.has(j) && !(score(at, products[j], j).biased < INFINITY))
       return true;
   return false;
