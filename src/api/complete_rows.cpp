@@ -82,7 +82,7 @@ class RowCompletion {
     for (auto first = rows_.begin(); first != rows_.end();) {
       const auto end = std::find_if(
           first, rows_.end(), [&](const UnfinishedRow& row) { return head_of(row) != head_of(*first); });
-      heads.emplace_back(first, end);
+      heads.push_back(Rows(&*first, static_cast<std::size_t>(end - first)));
       first = end;
     }
     return heads;
