@@ -21,7 +21,7 @@ struct alignas(16) ProjectionMemory {
 };
 
 // The sums of a thread: squares of 4 x 4 that lie 64 rows and 64 columns apart. Chains are in registers,
-// totals of chains in shared memory, so that two blocks of large squares run on a multiprocessor.
+// totals of chains in shared memory, so that two blocks of a gradient run on a multiprocessor.
 template <class Shape>
 class ProjectionSums {
   static constexpr int side = Shape::side, depth = Shape::depth, squares = Shape::squares;
