@@ -19,8 +19,8 @@ HEED_DEVICE ProjectionMemory<Shape>& memory_of(unsigned char* memory) {
   return *reinterpret_cast<ProjectionMemory<Shape>*>(memory);
 }
 
-// One block of large squares: for two, 212 bytes of a thread's registers would be in memory, and 4096 tokens of
-// a layer take 17.3 ms instead of 16.3 (H200, November 2026).
+// One block of large squares: for two, 212 bytes of a thread's registers would be in memory, and 4096 tokens
+// of a layer take 17.3 ms instead of 16.3 (H200, November 2026).
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1) map_linearly(const __grid_constant__ LinearMap m) {
   extern __shared__ unsigned char memory[];
