@@ -98,11 +98,7 @@ def drawn(page, found):
     text = (ROOT / "docs" / posixpath.dirname(page) / found[1]).read_text()
     if 'class="drawing"' not in text:
         return f'<div class="drawing-frame" markdown>\n\n{found[0]}\n\n</div>'
-    return '<div class="drawing-frame">' + re.sub(r"<style>.*?</style>|<!--.*?-->|\n", "", text, flags=re.DOTALL) + "</div>"
-
-
-# What the search puts first, and last: by how a page's address begins.
-BOOSTS = {"start": 2, "performance": 2, "source/": 0.1, "reference/": 0.5}
+    return '<div class="drawing-frame" data-search-exclude>' + re.sub(r"<style>.*?</style>|<!--.*?-->|\n", "", text, flags=re.DOTALL) + "</div>"
 
 
 def description_of(markdown):
@@ -121,8 +117,6 @@ def description_of(markdown):
 
 
 def on_page_markdown(markdown, page, config, files):
-    boost = next((number for begin, number in BOOSTS.items() if page.file.src_uri.startswith(begin)), 1)
-    page.meta["search"] = {"boost": boost}
     if description := description_of(markdown):
         page.meta["description"] = description
     markdown = DRAWING.sub(lambda found: drawn(page.file.src_uri, found), markdown)
@@ -135,9 +129,23 @@ def on_page_markdown(markdown, page, config, files):
     return LINK.sub(inside, markdown)
 
 
+THEIR_SEARCH = re.compile(r"assets/javascripts/workers/search\.\w+\.min\.js")
+
+
+def with_our_search(output, **_):
+    return THEIR_SEARCH.sub("site/search.js", output)
+
+
+on_post_page = on_post_template = with_our_search
+
+
 def on_post_build(config):
-    """The playground is one page for itself. Here it has a site around it, so its mark leads there."""
-    path = pathlib.Path(config["site_dir"]) / "playground.html"
+    """What the theme brings and nobody asks for goes. The playground is one page for itself; here it has a site around it, so its
+    mark leads there."""
+    site = pathlib.Path(config["site_dir"])
+    for path in (*site.glob("assets/javascripts/*/**/*.js"), *site.rglob("*.map")):
+        path.unlink()
+    path = site / "playground.html"
     mark = '<span class="mark" aria-hidden="true"></span>'
     text = path.read_text()
     if text.count(mark) != 1:

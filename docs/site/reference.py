@@ -328,7 +328,7 @@ def page_of_module(module, problems):
             elif member.name == "__init__":
                 text += f"\n```python\n{signature(member).replace('__init__', name, 1)}\n```\n"
             else:
-                text += f"\n### `{name}.{member.name}` {{ #{module}.{name}.{member.name} }}\n"
+                text += f"\n### `{name}.{member.name}` {{ #{module}.{name}.{member.name.strip('_')} }}\n"
                 text += f"\n```python\n{signature(member)}\n```\n\n{documentation(member)}\n"
     return text
 
