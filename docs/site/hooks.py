@@ -133,7 +133,8 @@ THEIR_SEARCH = re.compile(r"assets/javascripts/workers/search\.\w+\.min\.js")
 
 
 def with_our_search(output, **_):
-    return THEIR_SEARCH.sub("site/search.js", output)
+    named = output.replace('data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"')
+    return THEIR_SEARCH.sub("site/search.js", named)
 
 
 on_post_page = on_post_template = with_our_search
