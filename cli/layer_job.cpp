@@ -42,9 +42,9 @@ LayerConfig config_of(const std::string& flag, const LayerWeights& weights, Shap
   const std::int64_t heads = *shape.heads, rows = weights.w_q.shape[0];
   if (rows % heads != 0 || rows == 0)
     throw Error(Error::shape, fmt::format("--heads: {} does not divide the {} rows of W_q", heads, rows));
-  agree(shape.model_dim, {"--model-dim", weights.w_q.shape[1], flag});
-  agree(shape.head_dim, {"--head-dim", rows / heads, flag});
-  agree(shape.kv_heads, {"--kv-heads", heads_in(flag, weights.w_k, rows / heads), flag});
+  agree(shape, &ShapeOptions::model_dim, {"--model-dim", weights.w_q.shape[1], flag});
+  agree(shape, &ShapeOptions::head_dim, {"--head-dim", rows / heads, flag});
+  agree(shape, &ShapeOptions::kv_heads, {"--kv-heads", heads_in(flag, weights.w_k, rows / heads), flag});
   LayerConfig config;
   config.key_dim = weights.w_k.shape[1];
   config.value_dim = weights.w_v.shape[1];
@@ -53,14 +53,14 @@ LayerConfig config_of(const std::string& flag, const LayerWeights& weights, Shap
 }
 
 void take_input(const Sequence& input, ShapeOptions& shape) {
-  agree(shape.batch, {"--batch", input.batch, "--input"});
-  agree(shape.length, {"--length", input.length, "--input"});
-  agree(shape.model_dim, {"--model-dim", input.width, "--input"});
+  agree(shape, &ShapeOptions::batch, {"--batch", input.batch, "--input"});
+  agree(shape, &ShapeOptions::length, {"--length", input.length, "--input"});
+  agree(shape, &ShapeOptions::model_dim, {"--model-dim", input.width, "--input"});
 }
 
 void take_context(const Sequence& context, ShapeOptions& shape, LayerConfig& config) {
-  agree(shape.batch, {"--batch", context.batch, "--context"});
-  agree(shape.context_length, {"--context-length", context.length, "--context"});
+  agree(shape, &ShapeOptions::batch, {"--batch", context.batch, "--context"});
+  agree(shape, &ShapeOptions::context_length, {"--context-length", context.length, "--context"});
   if (config.key_dim && *config.key_dim != context.width)
     throw Error(Error::shape, fmt::format("--context: width {} differs from the {} columns of W_k",
                                           context.width, *config.key_dim));
@@ -78,10 +78,10 @@ PretrainedLayer take_model(const JobOptions& options, ShapeOptions& shape) {
   if (!options.weights.empty()) throw Error(Error::value, "--weights: means nothing beside --model");
   if (options.rotary) throw Error(Error::value, "--rotary: means nothing beside --model, which says it");
   PretrainedLayer model = from_pretrained(options.model, options.layer.value_or(0));
-  agree(shape.model_dim, {"--model-dim", model.config.model_dim, "--model"});
-  agree(shape.heads, {"--heads", model.config.heads, "--model"});
-  agree(shape.kv_heads, {"--kv-heads", *model.config.kv_heads, "--model"});
-  agree(shape.head_dim, {"--head-dim", *model.config.head_dim, "--model"});
+  agree(shape, &ShapeOptions::model_dim, {"--model-dim", model.config.model_dim, "--model"});
+  agree(shape, &ShapeOptions::heads, {"--heads", model.config.heads, "--model"});
+  agree(shape, &ShapeOptions::kv_heads, {"--kv-heads", *model.config.kv_heads, "--model"});
+  agree(shape, &ShapeOptions::head_dim, {"--head-dim", *model.config.head_dim, "--model"});
   return model;
 }
 
@@ -100,7 +100,8 @@ void JobOptions::add_to(CLI::App& app) {
   const auto file = [&](const char* name, std::string& into, const char* help, const char* value) {
     add_text(app, {.name = name, .help = help, .value = value, .group = "Files read"}, into);
   };
-  file("--model", model, "A model of Hugging Face's: config.json and safetensors", "FOLDER");
+  file("--model", model, "A model of Hugging Face's: config.json and safetensors; its layers are causal",
+       "FOLDER");
   add_integer(app, {.name = "--layer", .help = "Which of its layers (default 0)", .group = "Files read"}, 0,
               layer);
   file("--weights", weights, "The layer's matrices (default: random, by --seed)", "W.safetensors");
@@ -150,6 +151,7 @@ LayerJob make_job(JobOptions options) {
                .config = config,
                .weights = weights ? std::move(*weights) : random_weights(config, shape.seed),
                .x = input ? input->rounded_to(shape.dtype) : random_sequence(x_shape, shape, Stream::x)};
+  job.is_of_model = !options.model.empty();
   job.sliding_window = sliding_window;
   const Shape context_shape{extents.batch, 1, extents.keys, config.key_dim.value_or(extents.model_dim)};
   if (context)

@@ -12,7 +12,7 @@
 namespace heed::tool {
 
 struct JobOptions {
-  ShapeOptions shape{};
+  ShapeOptions shape{.takes_f64 = false};
   std::string model{}, weights{}, prefix{}, input{}, context{};
   std::optional<std::int64_t> layer{};  // of the model
   std::optional<Rotary> rotary{};
@@ -27,7 +27,8 @@ struct LayerJob {
   LayerWeights weights{};
   Buffer x;                                      // (batch, 1, queries, model_dim)
   std::optional<Buffer> context{};               // (batch, 1, keys, key_dim); none: self-attention
-  std::optional<std::int64_t> sliding_window{};  // the model's; applied only if the user says so
+  bool is_of_model = false;                      // of --model, whose layers are causal
+  std::optional<std::int64_t> sliding_window{};  // the model's, of its own key too
 };
 
 // Reads the files and refuses those that contradict each other or the options.

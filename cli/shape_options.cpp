@@ -24,10 +24,12 @@ Window parse_window(const std::string& text) {
   return window;
 }
 
-void refuse_indivisible(const Finding& divisor, const Finding& number) {
-  if (number.found % divisor.found == 0) return;
-  throw Error(Error::shape, fmt::format("{}: {} does not divide {}: {}", divisor.flag, divisor.found,
-                                        number.flag, number.found));
+// "--heads: 7", and who says so where it is not the user: "--model-dim: 768 (the default)".
+std::string text_of(const ShapeOptions& options, const std::string& flag, bool is_said, std::int64_t value) {
+  std::string text = fmt::format("{}: {}", flag, value);
+  const auto found = options.found_in.find(flag);
+  if (found != options.found_in.end()) return text + fmt::format(" (of {})", found->second);
+  return is_said ? text : text + " (the default)";
 }
 
 }  // namespace
@@ -35,8 +37,8 @@ void refuse_indivisible(const Finding& divisor, const Finding& number) {
 void ShapeOptions::add_to(CLI::App& app) {
   add_extents(app);
   add_masks(app);
-  const std::vector<Choice<DType>> dtypes = {
-      {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}, {"f64", DType::f64}};
+  std::vector<Choice<DType>> dtypes = {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}};
+  if (takes_f64) dtypes.push_back({"f64", DType::f64});
   add_choice(app, {.name = "--dtype", .help = "Element type of inputs and outputs (default f32)"}, dtypes,
              [this](DType chosen) { dtype = chosen; });
   add_value(app, {.name = "--seed", .help = "Of all that is random (default 0)"},
@@ -109,18 +111,26 @@ Extents resolve(const ShapeOptions& options) {
   extents.heads = options.heads.value_or(12);
   extents.kv_heads = options.kv_heads.value_or(extents.heads);
   extents.model_dim = options.model_dim.value_or(768);
-  refuse_indivisible({"--kv-heads", extents.kv_heads, ""}, {"--heads", extents.heads, ""});
-  if (!options.head_dim)
-    refuse_indivisible({"--heads", extents.heads, ""}, {"--model-dim", extents.model_dim, ""});
+  const std::string heads = text_of(options, "--heads", options.heads.has_value(), extents.heads);
+  if (extents.heads % extents.kv_heads != 0)
+    throw Error(Error::shape, fmt::format("--kv-heads: {} does not divide {}", extents.kv_heads, heads));
+  if (!options.head_dim && extents.model_dim % extents.heads != 0)
+    throw Error(Error::shape, fmt::format("{} does not divide {}", heads,
+                                          text_of(options, "--model-dim", options.model_dim.has_value(),
+                                                  extents.model_dim)));
   extents.head_dim = options.head_dim.value_or(extents.model_dim / extents.heads);
   return extents;
 }
 
-void agree(std::optional<std::int64_t>& option, const Finding& finding) {
-  if (option && *option != finding.found)
-    throw Error(Error::shape, fmt::format("{}: {} differs from the {} of {}", finding.flag, *option,
-                                          finding.found, finding.where));
-  option = finding.found;
+void agree(ShapeOptions& options, std::optional<std::int64_t> ShapeOptions::* option,
+           const Finding& finding) {
+  std::optional<std::int64_t>& said = options.*option;
+  if (said && *said != finding.found)
+    throw Error(Error::shape,
+                fmt::format("{} differs from the {} of {}", text_of(options, finding.flag, true, *said),
+                            finding.found, finding.where));
+  if (!said) options.found_in[finding.flag] = finding.where;
+  said = finding.found;
 }
 
 std::string command_line(const ShapeOptions& options, const Extents& extents) {

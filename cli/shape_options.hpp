@@ -2,6 +2,7 @@
 // The options that run, check and explain share: the problem's extents, its masks, and how to compute it.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,7 @@ namespace heed::tool {
 // What the user said; what was not said may still come from a file.
 struct ShapeOptions {
   std::int64_t default_length = 1024;
+  bool takes_f64 = true;  // a layer does not
   std::optional<std::int64_t> batch{}, length{}, context_length{}, model_dim{}, heads{}, kv_heads{},
       head_dim{};
   bool causal = false;
@@ -28,6 +30,7 @@ struct ShapeOptions {
   std::uint64_t seed = 0;
   std::string kernel{};
   std::optional<int> threads{};
+  std::map<std::string, std::string> found_in{};  // the file that said it, for a flag that nobody did
 
   void add_to(CLI::App&);
   void add_band(CLI::App&);  // --causal, --window and --align alone
@@ -44,13 +47,13 @@ struct Extents {
 };
 Extents resolve(const ShapeOptions&);
 
-// `option` takes what a file says; a user who said something else is refused.
+// The option takes what a file says; a user, or another file, that said something else is refused.
 struct Finding {
   std::string flag;    // "--length"
   std::int64_t found;  // in the file
   std::string where;   // "--input"
 };
-void agree(std::optional<std::int64_t>& option, const Finding&);
+void agree(ShapeOptions&, std::optional<std::int64_t> ShapeOptions::* option, const Finding&);
 
 // The flags that make this very problem again, for a line that reproduces it.
 std::string command_line(const ShapeOptions&, const Extents&);

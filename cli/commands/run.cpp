@@ -27,10 +27,19 @@ struct RunOptions {
   JobOptions job{};
   std::string out{}, save_weights{}, save_layer{}, words{};
   PictureFile picture{};
-  bool show = false;
+  bool show = false, no_causal = false, masks_are_of_model = false;
   std::optional<int> ranks{};
   bool oversubscribes = false;
 };
+
+// A layer of a model sees what it sees in its model, unless the user said what it is to see.
+RunOptions with_masks_of_model(RunOptions options, const LayerJob& job) {
+  ShapeOptions& shape = options.job.shape;
+  if (!job.is_of_model || job.context || options.no_causal || shape.causal || shape.window) return options;
+  shape.causal = options.masks_are_of_model = true;
+  if (job.sliding_window) shape.window = Window::from_total(*job.sliding_window);
+  return options;
+}
 
 struct Statistics {
   double mean = 0, deviation = 0;
@@ -132,6 +141,7 @@ void report(const Console& console, const RunOptions& options, const LayerJob& j
                                    {"heads", extents.heads},
                                    {"kv_heads", extents.kv_heads},
                                    {"keys", extents.keys},
+                                   {"causal", options.job.shape.causal},
                                    {"kernel", answer.kernel},
                                    {"seconds", answer.seconds},
                                    {"tokens_per_second", tokens_per_second},
@@ -145,13 +155,16 @@ void report(const Console& console, const RunOptions& options, const LayerJob& j
       {"mean", fmt::format("{:.6g}", statistics.mean)},
       {"std", fmt::format("{:.6g}", statistics.deviation)},
       {"digest", digest}};
-  if (job.sliding_window) {
-    object["sliding_window"] = *job.sliding_window;
-    if (!options.job.shape.window)
-      facts.push_back(
-          {"window", fmt::format("the model's layer sees {} keys, its own included; say --window {},0",
-                                 *job.sliding_window, *job.sliding_window - 1)});
-  }
+  if (job.sliding_window) object["sliding_window"] = *job.sliding_window;
+  if (options.masks_are_of_model)
+    facts.push_back(
+        {"mask",
+         fmt::format("causal{}, as the model's layer is; --no-causal hides no key",
+                     job.sliding_window ? fmt::format(", --window {},0", *job.sliding_window - 1) : "")});
+  else if (job.sliding_window && !options.job.shape.window)
+    facts.push_back(
+        {"window", fmt::format("the model's layer sees {} keys, its own included; say --window {},0",
+                               *job.sliding_window, *job.sliding_window - 1)});
   object["files"] = nlohmann::ordered_json::array();
   for (const std::string& path :
        {options.out, options.save_weights, options.save_layer, options.picture.path}) {
@@ -171,12 +184,13 @@ void refuse_over_ranks(const RunOptions& options) {
 }
 
 // As one of the ranks, or to start them.
-Status run_over_ranks(const RunOptions& options, StagedFiles& files, const Console& console) {
-  const int ranks = *options.ranks;
-  if (!is_rank_process()) return start_ranks(ranks, options.oversubscribes);
+Status run_over_ranks(const RunOptions& said, StagedFiles& files, const Console& console) {
+  const int ranks = *said.ranks;
+  if (!is_rank_process()) return start_ranks(ranks, said.oversubscribes);
   Group group = group_of_processes(ranks);
   try {
-    const LayerJob job = make_job(options.job);
+    const LayerJob job = make_job(said.job);
+    const RunOptions options = with_masks_of_model(said, job);
     const Answer answer = compute_over_ranks(group, options, job);
     if (group.rank() != 0) return done;  // the first one writes and reports
     save(files, options, job, answer, {});
@@ -188,23 +202,26 @@ Status run_over_ranks(const RunOptions& options, StagedFiles& files, const Conso
   return done;
 }
 
-Status run_layer(const RunOptions& options, Console& console) {
-  options.job.shape.use_threads();
+Status run_layer(const RunOptions& said, Console& console) {
+  said.job.shape.use_threads();
   StagedFiles files;
-  files.expect("--out", options.out);
-  files.expect("--save-weights", options.save_weights);
-  files.expect("--save-layer", options.save_layer);
-  files.expect("--picture", options.picture.path);
-  options.picture.check();
-  if (!options.words.empty() && !options.picture.is_wanted() && !options.show)
+  files.expect("--out", said.out);
+  files.expect("--save-weights", said.save_weights);
+  files.expect("--save-layer", said.save_layer);
+  files.expect("--picture", said.picture.path);
+  said.picture.check();
+  if (!said.words.empty() && !said.picture.is_wanted() && !said.show)
     throw Error(Error::value, "--words: means nothing without --picture or --show");
-  if (options.job.shape.dtype == DType::f64)
-    throw Error(Error::dtype, "--dtype: 'f64' is not f32, f16 or bf16");
-  if (options.ranks) {
-    refuse_over_ranks(options);
-    return run_over_ranks(options, files, console);
+  if (said.no_causal && said.job.model.empty())
+    throw Error(Error::value, "--no-causal: means nothing without --model");
+  if (said.no_causal && (said.job.shape.causal || said.job.shape.window))
+    throw Error(Error::value, "--no-causal: means nothing beside --causal or --window");
+  if (said.ranks) {
+    refuse_over_ranks(said);
+    return run_over_ranks(said, files, console);
   }
-  const LayerJob job = make_job(options.job);
+  const LayerJob job = make_job(said.job);
+  const RunOptions options = with_masks_of_model(said, job);
   console.progress("computing");
   const Answer answer = compute(options, job);
   std::optional<view::Picture> picture;
@@ -230,6 +247,7 @@ Action add_run(CLI::App& app) {
       "  heed run --model-dim 64 --heads 4 --batch 1 --length 10 --out x.npy --save-layer w.safetensors\n"
       "  heed run --weights w.safetensors --heads 4 --input x.npy --window 3,0 --out y.npy --save-weights "
       "a.npy\n"
+      "  heed run --model Llama-3.1-8B --layer 31 --batch 1 --length 128\n"
       "  heed run --model-dim 768 --heads 12 --batch 1 --length 512 --ranks 2\n"
       "  heed run --weights w.safetensors --heads 4 --input y.npy --context x.npy --dtype bf16 --json");
   auto options = std::make_shared<RunOptions>();
@@ -247,6 +265,11 @@ Action add_run(CLI::App& app) {
                                 .group = "Files written, all or none"});
   file("--words", options->words, "What stands at their edges, one word to a line", "words.txt");
   add_switch(app, {.name = "--show", .help = "Draw small ones in the terminal"}, options->show);
+  add_switch(app,
+             {.name = "--no-causal",
+              .help = "With --model, whose layers are causal: a query sees every key",
+              .group = "Masks"},
+             options->no_causal);
   add_workers(app,
               {.name = "--ranks", .help = "As so many processes of this machine, by mpirun; the same digest"},
               options->ranks);

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from tool import TOOL, json_of
+from tool import TOOL, heed as tool, json_of
 from transformers import (
     GemmaConfig,
     GemmaForCausalLM,
@@ -100,9 +100,8 @@ def ours(folder, layer, x):
         yield "torch", heed.torch.AttentionLayer.from_pretrained(folder, layer)(x, causal=True, window=window).numpy()
     if TOOL:
         np.save(folder / "x.npy", x.numpy())
-        masks = ["--causal"] + (["--window", f"{window[0]},0"] if window else [])
-        said = json_of(folder, "run", "--model", folder, "--layer", layer, "--input", "x.npy", "--out", "y.npy", *masks)
-        assert said.get("sliding_window") == made.sliding_window
+        said = json_of(folder, "run", "--model", folder, "--layer", layer, "--input", "x.npy", "--out", "y.npy")
+        assert said["causal"] is True and said.get("sliding_window") == made.sliding_window
         yield "C++", np.load(folder / "y.npy")
 
 
@@ -217,6 +216,18 @@ def test_sliding_windows_are_told(tmp_path):
     save(model, tmp_path, shards=False)
     assert heed.AttentionLayer.from_pretrained(tmp_path, 0).sliding_window == 7
     assert_the_same(model, tmp_path, window=7)
+
+
+@pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the tool")
+def test_the_tool_says_which_masks_of_a_model_it_applies_and_takes_others(tmp_path):
+    save(model_of(MistralForCausalLM, config_of(MistralConfig, sliding_window=7)), tmp_path, shards=False)
+    run = ["run", "--model", tmp_path, "--batch", 1, "--length", 9]
+    assert "causal, --window 6,0, as the model's layer is; --no-causal hides no key" in tool(tmp_path, *run).stdout
+    digests = [json_of(tmp_path, *run, *masks)["digest"] for masks in ([], ["--causal", "--window", "6,0"], ["--no-causal"], ["--causal"])]
+    assert digests[0] == digests[1] and len(set(digests)) == 3
+    open_to_all = json_of(tmp_path, *run, "--no-causal")
+    assert open_to_all["causal"] is False
+    assert open_to_all["digest"] == json_of(tmp_path, *run, "--window", "9,9")["digest"]
 
 
 def test_only_some_of_qwen2s_layers_slide(tmp_path):

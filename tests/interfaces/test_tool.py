@@ -165,6 +165,12 @@ def test_every_kernel_gives_the_same_bits_in_float32_but_the_reference(tmp_path)
     assert len(set(digests.values())) == 1, digests
 
 
+@pytest.mark.parametrize("command", ["run", "check", "explain"])
+def test_every_type_that_help_lists_is_taken(tmp_path, command):
+    for dtype in re.search(r"--dtype (\S+)", heed(tmp_path, command, "--help").stdout)[1].split("|"):
+        json_of(tmp_path, command, *SMALL, "--dtype", dtype)
+
+
 @pytest.mark.parametrize("flags", [[], ["--causal"], ["--dtype", "bf16"], ["--dtype", "f64"]])
 def test_check_backward_finds_every_kernel_for_gradients_right(tmp_path, flags):
     answer = json_of(tmp_path, "check", *SMALL, "--kv-heads", 1, "--backward", *flags)

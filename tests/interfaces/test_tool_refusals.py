@@ -43,7 +43,8 @@ REFUSALS = [
     ("run --batch -1", "--batch: -1 is less than 0"),
     ("run --model-dim 0", "--model-dim: 0 is less than 1"),
     ("run --heads 0", "--heads: 0 is less than 1"),
-    ("run --heads 7", "--heads: 7 does not divide --model-dim: 768"),
+    ("run --heads 7", "--heads: 7 does not divide --model-dim: 768 (the default)"),
+    ("run --model-dim 100", "--heads: 12 (the default) does not divide --model-dim: 100"),
     ("check --heads 8 --kv-heads 3", "--kv-heads: 3 does not divide --heads: 8"),
     (f"run {SMALL} --window 3", "--window: '3' is not two counts LEFT,RIGHT"),
     (f"run {SMALL} --window 3,x", "--window: 'x' is not a whole number"),
@@ -65,6 +66,8 @@ REFUSALS = [
     ("run --model folder --weights w.safetensors", "--weights: means nothing beside --model"),
     ("run --model folder --rotary", "--rotary: means nothing beside --model, which says it"),
     ("run --model folder --prefix a.", "--prefix: means nothing without --weights"),
+    (f"run {SMALL} --no-causal", "--no-causal: means nothing without --model"),
+    ("run --model folder --no-causal --causal", "--no-causal: means nothing beside --causal or --window"),
     ("run --model folder --layer -1", "--layer: -1 is less than 0"),
     ("run --model x.npy", "x.npy: is not a folder; a model's has config.json and safetensors files"),
     ("run --weights x.npy --heads 4", "x.npy: is an .npy file, not a safetensors file"),
@@ -96,7 +99,7 @@ REFUSALS = [
     (f"run {LOADED} --batch 1", "--batch: 1 differs from the 2 of --input"),
     (
         "run --weights w.safetensors --heads 4 --input wide.npy",
-        "--model-dim: 16 differs from the 20 of --input",
+        "--model-dim: 16 (of --weights) differs from the 20 of --input",
     ),
     (
         "run --weights w.safetensors --heads 4 --input deep.npy",
@@ -302,7 +305,7 @@ def test_json_is_one_object_and_has_no_colour(tmp_path, command):
 def test_quiet_errors_are_still_said(tmp_path):
     assert (
         heed(tmp_path, "run", "--heads", 7, "--quiet").stderr
-        == "heed: --heads: 7 does not divide --model-dim: 768\n"
+        == "heed: --heads: 7 does not divide --model-dim: 768 (the default)\n"
     )
 
 
