@@ -158,6 +158,23 @@ def every_call(runs):
     return svg.columns(title, source(runs[PLATEAU]), "times as long as heed; cut at 4", list(groups.items()), "heed", 4)
 
 
+# Of three races a call each, and against whom.
+THREE = (
+    ("xeon-16-race", "prefill/f32/1x12x12x1024x1024x64/causal", "torch", "Xeon, 16 threads"),
+    ("xeon-16-race", "backward/bf16/1x32x8x2048x2048x128/causal", "torch", "its gradients, AMX"),
+    ("h200-race", "prefill/bf16/1x64x8x16384x16384x128/causal", "cudnn", "H200"),
+)
+
+
+def three_times(runs):
+    rows = []
+    for race, case, rival, where in THREE:
+        found = runs.by_case(race)[case]
+        times = [(svg.WHO[by], readable(found[by]["median_seconds"]), found[by]["median_seconds"]) for by in ("heed", rival)]
+        rows.append((f"{where}: {in_words(case).removeprefix('backward ')}", times))
+    return svg.pairs("Times of heed and of PyTorch for three calls: shorter is better", rows)
+
+
 def pictures(runs):
     """{file: text}"""
     made = {f"speed-{name.removesuffix('-race')}.svg": speed(runs, name) for name in MACHINES if name != "xeon-2-race"}
@@ -167,6 +184,7 @@ def pictures(runs):
         "memory-by-length.svg": memory(runs),
         "gpu-plateau.svg": plateau(runs),
         "gpu-calls.svg": every_call(runs),
+        "times.svg": three_times(runs),
     }
 
 

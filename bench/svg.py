@@ -25,6 +25,19 @@ COLORS = {
     "f32": ("#0b5fd7", "#58a6ff"),
     "bf16": ("#c2255c", "#faa2c1"),
 }
+# {contestant: what a reader calls it}
+WHO = {
+    "heed": "heed",
+    "torch": "PyTorch",
+    "torch-regrouped": "PyTorch, a group's heads as queries",
+    "onnxruntime": "ONNX Runtime",
+    "numpy": "NumPy",
+    "cudnn": "cuDNN",
+    "flash": "PyTorch's flash",
+    "efficient": "PyTorch's efficient",
+    "f32": "f32",
+    "bf16": "bf16",
+}
 
 
 def number(value):
@@ -51,13 +64,42 @@ def picture(title, subtitle, height, parts, names):
     dark = "".join(f".{color_class(n)}{{fill:{COLORS[n][1]}}}path.{color_class(n)}{{fill:none;stroke:{COLORS[n][1]}}}" for n in names)
     legend, x = [], 24.0
     for name in names:
-        legend += [f'<rect x="{number(x)}" y="62" width="12" height="12" rx="2" class="{color_class(name)}"/>', text(x + 18, 72.5, name)]
-        x += 36 + 7.6 * len(name)
+        legend += [f'<rect x="{number(x)}" y="62" width="12" height="12" rx="2" class="{color_class(name)}"/>', text(x + 18, 72.5, WHO[name])]
+        x += 36 + 7 * len(WHO[name])
     body = "\n".join([text(24, 30, title, "t"), text(24, 50, subtitle, "s"), *legend, *parts])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(title)}">\n'
         f"<style>{STYLE}{light}\n@media(prefers-color-scheme:dark){{{DARK}{dark}}}</style>\n"
         f'<rect x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="8" class="bg"/>\n{body}\n</svg>\n'
+    )
+
+
+# As the drawings of the pages have it; the site puts its own theme's colours in its place.
+DRAWN = """text{fill:#1d2130;font-family:system-ui,"Segoe UI",sans-serif;font-size:13px}.quiet{fill:#5b6075;font-size:12px}
+.soft{fill:#d7dcf5}.strong{fill:#3f51b5}
+@media (prefers-color-scheme:dark){text{fill:#e6e8f2}.quiet{fill:#a9afc6}.soft{fill:#343b5c}.strong{fill:#8fa0ff}}
+"""
+
+
+def pairs(title, rows):
+    """A drawing. rows: [(label, [(who, time in words, seconds)])], heed first; the longest bar of a row fills it."""
+    width, left, room, y = 440, 78, 276, 0.0
+    parts = []
+    for label, times in rows:
+        parts.append(text(4, y + 18, label))
+        y += 26
+        longest = max(seconds for _, _, seconds in times)
+        for who, words, seconds in times:
+            length = room * seconds / longest
+            parts.append(text(4, y + 14, who, "quiet"))
+            place = f'x="{left}" y="{number(y + 2)}" width="{number(length)}" height="16" rx="3"'
+            parts.append(f'<rect class="{"strong" if who == "heed" else "soft"}" {place}/>')
+            parts.append(text(left + length + 6, y + 15, words))
+            y += 22
+        y += 12
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="drawing" viewBox="0 0 {width} {round(y)}" role="img" aria-label="{html.escape(title)}">\n'
+        f"<!-- SPDX-License-Identifier: Apache-2.0 -->\n<style>\n{DRAWN}</style>\n<title>{html.escape(title)}</title>\n" + "\n".join(parts) + "\n</svg>\n"
     )
 
 

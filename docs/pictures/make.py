@@ -23,8 +23,7 @@ def photograph(page, address, name, size=(1440, 900)):
     driver = browser.start(*size)
     try:
         driver.get(page.as_uri() + address)
-        if name != "overview":  # the first visit's hint is on one picture
-            driver.execute_script("document.querySelector('.hint button')?.click()")
+        driver.execute_script("document.querySelector('.hint button')?.click()")
         time.sleep(3)  # all pictures of all heads are drawn
         save(driver, name)
     finally:
@@ -88,7 +87,8 @@ def compare(folder, tool):
 
 def overview(folder, tool):
     subprocess.run([tool, "view", "--quiet", "--title", "One sentence, six heads", "--out", folder / "page.html"], check=True)
-    photograph(folder / "page.html", "", "overview", (1000, 900))
+    for name, theme in (("overview", "light"), ("overview-dark", "dark")):
+        photograph(folder / "page.html", f"#theme={theme}&size=120", name, (840, 1195))
 
 
 def example(folder, tool):

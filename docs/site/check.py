@@ -56,7 +56,7 @@ def problems_of(site):
         for address in page.fetched:
             if is_elsewhere(address):
                 yield f"{here}: fetches {address}"
-            elif not address.startswith("data:") and not (path.parent / urllib.parse.unquote(address.split("?")[0])).exists():
+            elif not address.startswith("data:") and not (path.parent / urllib.parse.unquote(re.split("[?#]", address)[0])).exists():
                 yield f"{here}: {address} is not there"
         for link in page.links:
             parts = urllib.parse.urlsplit(link)

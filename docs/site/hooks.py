@@ -117,6 +117,8 @@ def description_of(markdown):
 
 
 def on_page_markdown(markdown, page, config, files):
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation", "toc"]
     if description := description_of(markdown):
         page.meta["description"] = description
     markdown = DRAWING.sub(lambda found: drawn(page.file.src_uri, found), markdown)

@@ -28,7 +28,8 @@ export function buildControls() {
   fill("mask", Object.entries(masks).map(([name, [text]]) => [name, text]));
   for (const id of ["heads", "kvHeads", "dim"]) byId(id).addEventListener("change", () => change({ [id]: Number(byId(id).value) }));
   for (const id of ["scale", "softcap"]) byId(id).addEventListener("change", changeNumber);
-  for (const id of ["tokens", "cacheType"]) byId(id).addEventListener("change", () => change({ [id]: byId(id).value }));
+  byId("tokens").addEventListener("input", () => change({ tokens: byId("tokens").value }));
+  byId("cacheType").addEventListener("change", () => change({ cacheType: byId("cacheType").value }));
   byId("mask").addEventListener("change", () => {
     const name = byId("mask").value;
     if (masks[name][1]) change({ mask: name, hidden: digitsFor(name, words().length) });
@@ -43,10 +44,13 @@ export function buildControls() {
 export function drawControls() {
   const kind = (kv) => (kv === state.heads ? "MHA" : kv === 1 ? "MQA" : "GQA");
   fill("kvHeads", kvChoices(state.heads).map((kv) => [kv, `${kv} (${kind(kv)})`]));
-  for (const id of ["tokens", "heads", "kvHeads", "dim", "scale", "softcap", "cacheType"]) byId(id).value = state[id];
+  for (const id of ["tokens", "heads", "kvHeads", "dim", "scale", "softcap", "cacheType"]) {
+    if (byId(id).value !== String(state[id])) byId(id).value = state[id]; // what is being typed keeps its place
+  }
   byId("scale").placeholder = (1 / Math.sqrt(state.dim)).toFixed(3);
   byId("mask").value = maskName();
   byId("map").classList.toggle("drawing", state.tool === "draw");
   for (const button of byId("tool").children) button.setAttribute("aria-pressed", String(button.dataset.tool === state.tool));
   document.documentElement.dataset.theme = state.theme;
+  document.body.classList.toggle("alone", state.alone === 1);
 }

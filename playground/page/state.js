@@ -25,6 +25,7 @@ const defaults = {
   tool: "follow", // or draw
   cacheType: "f32",
   cached: 0, // tokens in the caches
+  alone: 0, // 1: the map by itself, inside another page
   tour: 0, // the step of the tour, counted from one; 0: none
   theme: systemTheme(),
 };
@@ -118,6 +119,7 @@ function settle() {
   if (state.mask !== "drawn" && !isRule) state.mask = "";
   for (const name of ["scale", "softcap"]) state[name] = asNumber(state[name]);
   if (!lessons[state.tour - 1]) state.tour = 0;
+  if (state.alone !== 1) state.alone = 0;
   if (state.tool !== "draw") state.tool = "follow";
   if (state.theme !== "dark") state.theme = "light";
   const place = (at, end) => (Number.isInteger(at) ? Math.max(0, Math.min(at, end - 1)) : 0);

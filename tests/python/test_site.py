@@ -78,3 +78,32 @@ def test_axe_finds_nothing(tab, page, theme):
     open_page(tab, page)
     tab.until(lambda: tab.count(".wide") or page == "index.html", "nothing is measured")
     assert not screen.violations()
+
+
+@pytest.mark.parametrize(("theme", "scheme"), [("light", "default"), ("dark", "slate")])
+def test_the_home_page_has_a_map_that_heed_computes_there_in_the_colours_of_the_page(tab, theme, scheme):
+    screen = Screen(tab)
+    screen.resize((1400, 1000))
+    screen.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+    open_page(tab, "index.html")
+    assert tab.driver.execute_script("return document.body.dataset.mdColorScheme") == scheme
+    frame = tab.one("iframe.live")
+    tab.driver.execute_script("arguments[0].scrollIntoView()", frame)
+    tab.driver.switch_to.frame(frame)
+    try:
+        tab.until(lambda: tab.count("#map [data-key]") > 20, "no map is drawn")
+        assert tab.driver.execute_script("return document.documentElement.dataset.theme") == theme
+        assert not tab.one("#steps").is_displayed() and not tab.one("header").is_displayed()
+    finally:
+        tab.driver.switch_to.default_content()
+
+
+def test_every_way_to_install_is_a_tab(tab):
+    Screen(tab).resize((390, 844))
+    open_page(tab, "index.html")
+    tabs = tab.until(lambda: tab.all('.choices [role="tab"]'), "there are no tabs")
+    assert [each.text for each in tabs] == ["Python", "C++", "C", "PyTorch", "Hugging Face", "JAX", "GPU"]
+    for each in tabs:
+        tab.driver.execute_script("arguments[0].click()", each)
+        shown = [panel for panel in tab.all('.choices [role="tabpanel"]') if panel.is_displayed()]
+        assert len(shown) == 1 and shown[0].find_elements("css selector", "code, a"), each.text
