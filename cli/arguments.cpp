@@ -159,6 +159,10 @@ float parse_float(const std::string& flag, const std::string& text) {
   return parse_whole<float>(flag, text, "a number");
 }
 
+double parse_double(const std::string& flag, const std::string& text) {
+  return parse_whole<double>(flag, text, "a number");
+}
+
 void refuse_leftovers(const CLI::App& app) {
   const std::vector<std::string> leftovers = app.remaining();
   if (leftovers.empty()) return;

@@ -60,6 +60,7 @@ void add_choice(CLI::App& app, const Flag& flag, const std::vector<Choice<T>>& c
 std::int64_t parse_integer(const std::string& flag, const std::string& text);
 std::uint64_t parse_unsigned(const std::string& flag, const std::string& text);
 float parse_float(const std::string& flag, const std::string& text);
+double parse_double(const std::string& flag, const std::string& text);
 
 // Refuses what no option took, and says which flag may have been meant.
 void refuse_leftovers(const CLI::App&);

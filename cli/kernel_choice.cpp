@@ -29,18 +29,18 @@ std::string taken_kernel(const std::vector<Verdict>& verdicts) {
 }
 
 std::vector<Verdict> plan_extents(const ShapeOptions& options, const Extents& extents,
-                                  const OwnedMasks& masks) {
+                                  const Options& chosen) {
   const Buffer q({extents.batch, extents.heads, extents.queries, extents.head_dim}, options.dtype);
   const Buffer k({extents.batch, extents.kv_heads, extents.keys, extents.head_dim}, options.dtype);
   const Buffer v(k.shape(), options.dtype);
   Buffer out(q.shape(), options.dtype);
   return plan(
       {.q = with_heads_inside(q.view()), .k = with_heads_inside(k.view()), .v = with_heads_inside(v.view())},
-      {.out = with_heads_inside(out.writable())}, {.masks = masks.masks, .kernel = options.kernel});
+      {.out = with_heads_inside(out.writable())}, chosen);
 }
 
-std::string chosen_kernel(const ShapeOptions& options, const Extents& extents, const OwnedMasks& masks) {
-  const std::string taken = taken_kernel(plan_extents(options, extents, masks));
+std::string chosen_kernel(const ShapeOptions& options, const Extents& extents, const Options& chosen) {
+  const std::string taken = taken_kernel(plan_extents(options, extents, chosen));
   return taken.empty() ? options.kernel : taken;
 }
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "call_options.hpp"
 #include "heed/attention.hpp"
-#include "masks.hpp"
 #include "shape_options.hpp"
 
 namespace heed::tool {
@@ -18,9 +18,9 @@ bool computes_with(std::string_view target);
 std::string taken_kernel(const std::vector<Verdict>&);  // empty if none
 
 // The plan of the attention inside a layer with these extents: queries as a projection lays them out.
-std::vector<Verdict> plan_extents(const ShapeOptions&, const Extents&, const OwnedMasks&);
+std::vector<Verdict> plan_extents(const ShapeOptions&, const Extents&, const Options&);
 
 // The kernel that attention over these extents runs on.
-std::string chosen_kernel(const ShapeOptions&, const Extents&, const OwnedMasks&);
+std::string chosen_kernel(const ShapeOptions&, const Extents&, const Options&);
 
 }  // namespace heed::tool

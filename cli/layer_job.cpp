@@ -110,6 +110,12 @@ void JobOptions::add_to(CLI::App& app) {
   file("--context", context, "Keys and values come from this sequence instead", "C.npy");
 }
 
+Options of_layer(Options options) {
+  options.head_map = HeadMap::interleaved;
+  options.dropout.reset();
+  return options;
+}
+
 LayerJob make_job(JobOptions options) {
   ShapeOptions& shape = options.shape;
   LayerConfig config;
@@ -144,6 +150,8 @@ LayerJob make_job(JobOptions options) {
   config.kv_heads = extents.kv_heads;
   config.head_dim = extents.head_dim;
   if (options.rotary) config.rotary = options.rotary;
+  if (shape.scores.head_map != HeadMap::interleaved) config.head_map = shape.scores.head_map;
+  if (shape.scores.dropout) config.drop_probability = shape.scores.dropout->drop_probability;
   checked_bytes({1, extents.heads, extents.head_dim, extents.model_dim},
                 DType::f32);  // before anything that large
   const Shape x_shape{extents.batch, 1, extents.queries, extents.model_dim};

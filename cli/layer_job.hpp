@@ -31,6 +31,9 @@ struct LayerJob {
   std::optional<std::int64_t> sliding_window{};  // the model's, of its own key too
 };
 
+// What a call of the layer is told: its head map and dropout are its own.
+Options of_layer(Options);
+
 // Reads the files and refuses those that contradict each other or the options.
 LayerJob make_job(JobOptions);
 

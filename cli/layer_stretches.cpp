@@ -39,26 +39,22 @@ void for_every_stretch(const LayerJob& job, std::int64_t batch_entry, HiddenKeys
   for (std::int64_t first = 0; first < extents.queries; first += stretch) {
     const std::int64_t rows = std::min(stretch, extents.queries - first),
                        seen = hidden.keys_seen(first, rows);
-    const BoolView hidden_rows = hidden.rows(first, rows);
     MutableView into = weights.writable(), answer = out.writable();
     into.shape.length = answer.shape.length = rows;
     weights.fill(0);
     if (seen > 0) {
       // Later keys are seen by nobody here, so they are not asked for.
       MutableView seen_weights = into;
-      BoolView seen_hidden = hidden_rows;
-      seen_weights.shape.dim = seen_hidden.shape.dim = seen;
+      seen_weights.shape.dim = seen;
       std::iota(positions.begin(), positions.end(), first);
       AttentionLayer::Call call{
           .x = entry_of(job.x, batch_entry, first, rows),
           .context = entry_of(job.context ? *job.context : job.x, batch_entry, 0, seen)};
       if (job.config.rotary) call.positions = std::span(positions).first(static_cast<std::size_t>(rows));
-      Options options;
-      if (hidden.hides_any()) options.masks.emplace_back(Hide{seen_hidden});
-      layer(call, {.out = answer, .weights = seen_weights}, options);
+      layer(call, {.out = answer, .weights = seen_weights}, of_layer(hidden.options_of(first, rows, seen)));
     }
     view::Rows shown{.weights = into};
-    if (hidden.hides_any()) shown.hidden = hidden_rows;
+    if (hidden.hides_any()) shown.hidden = hidden.rows(first, rows);
     use(shown);
   }
 }

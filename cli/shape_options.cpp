@@ -4,10 +4,12 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <limits>
 
 #include "arguments.hpp"
 #include "heed/error.hpp"
+#include "heed/option_list.hpp"
 #include "heed/threads.hpp"
 
 namespace heed::tool {
@@ -37,6 +39,7 @@ std::string text_of(const ShapeOptions& options, const std::string& flag, bool i
 void ShapeOptions::add_to(CLI::App& app) {
   add_extents(app);
   add_masks(app);
+  add_scores(app);
   std::vector<Choice<DType>> dtypes = {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}};
   if (takes_f64) dtypes.push_back({"f64", DType::f64});
   add_choice(app, {.name = "--dtype", .help = "Element type of inputs and outputs (default f32)"}, dtypes,
@@ -97,7 +100,101 @@ void ShapeOptions::add_masks(CLI::App& app) {
            document);
   add_integer(app, {.name = "--pad-id", .help = "The padding token (default 0)", .group = group},
               std::numeric_limits<std::int64_t>::min(), pad_id);
+  add_integer(app,
+              {.name = "--front", .help = "How many first keys are seen outside the window", .group = group},
+              0, front);
+  const auto file = [&](const char* name, std::string& into, const char* help, const char* value) {
+    add_text(app, {.name = name, .help = help, .value = value, .group = group}, into);
+  };
+  file("--key-lengths", key_lengths, "How many keys each batch entry has, (batch)", "L.npy");
+  file("--keep", keep, "Booleans that broadcast to (batch, heads, queries, keys): true attends", "M.npy");
+  file("--hide", hide, "The same: true is ignored", "M.npy");
+  file("--tree", tree, "Which of the last keys, drafted ones, a query sees: (batch, heads, queries, queries)",
+       "M.npy");
 }
+
+namespace {
+
+// A flag for each option, by its type; masks have theirs.
+struct AddFlag {
+  CLI::App& app;
+  ShapeOptions& into;
+
+  static Flag flag(const OptionText& text, const char* value) {
+    std::string name = std::string("--") + text.keyword();
+    for (char& c : name)
+      if (c == '_') c = '-';
+    return {.name = name,
+            .help = std::string(text.meaning) +
+                    (text.otherwise ? fmt::format(" (default {})", text.otherwise) : ""),
+            .value = value,
+            .group = "Scores"};
+  }
+  void operator()(const OptionText&, Masks&) const {}
+  void operator()(const OptionText& text, std::optional<double>& number) const {
+    const Flag shown = flag(text, "X");
+    const bool is_positive = text.domain == Domain::positive;
+    add_value(app, shown, [&number, is_positive, name = shown.name](const std::string& said) {
+      number = parse_double(name, said);
+      if (!std::isfinite(*number) || (is_positive && *number <= 0))
+        throw Error(Error::value, fmt::format("{}: {} is not a finite number{}", name, said,
+                                              is_positive ? " above 0" : ""));
+    });
+  }
+  void operator()(const OptionText& text, Optional<View>& view) const {
+    add_text(app, flag(text, "F.npy"), &view == &into.scores.bias ? into.bias : into.sink);
+  }
+  void operator()(const OptionText& text, std::optional<Alibi>&) const {
+    Flag shown = flag(text, "[S.npy]");
+    shown.help += "; without a file 2^(-8 (h + 1) / heads)";
+    add_optional_value(app, shown, [&all = into](const std::string& file) { all.alibi = file; });
+  }
+  void operator()(const OptionText& text, std::optional<Dropout>& dropout) const {
+    const Flag shown = flag(text, "P");
+    add_value(app, shown, [&dropout, name = shown.name](const std::string& said) {
+      const float probability = parse_float(name, said);
+      if (!(probability >= 0 && probability < 1))
+        throw Error(Error::value, fmt::format("{}: {} is outside [0, 1)", name, said));
+      dropout = Dropout{.drop_probability = probability};
+    });
+  }
+  void operator()(const OptionText& text, HeadMap& map) const {
+    const std::vector<Choice<HeadMap>> maps = {{"interleaved", HeadMap::interleaved},
+                                               {"tiled", HeadMap::tiled}};
+    add_choice(app, flag(text, "MAP"), maps, [&map](HeadMap chosen) { map = chosen; });
+  }
+};
+
+// The same as a command line has them.
+struct AddWords {
+  std::string& line;
+  const ShapeOptions& of;
+
+  void add(const OptionText& text, const std::string& value) const {
+    line += fmt::format(" {} {}", AddFlag::flag(text, "").name, value);
+  }
+  void operator()(const OptionText&, const Masks&) const {}
+  void operator()(const OptionText& text, const std::optional<double>& number) const {
+    if (number) add(text, fmt::format("{}", *number));
+  }
+  void operator()(const OptionText& text, const Optional<View>& view) const {
+    const std::string& file = &view == &of.scores.bias ? of.bias : of.sink;
+    if (!file.empty()) add(text, "'" + file + "'");
+  }
+  void operator()(const OptionText& text, const std::optional<Alibi>&) const {
+    if (of.alibi) add(text, of.alibi->empty() ? "" : "'" + *of.alibi + "'");
+  }
+  void operator()(const OptionText& text, const std::optional<Dropout>& dropout) const {
+    if (dropout) add(text, fmt::format("{}", dropout->drop_probability));
+  }
+  void operator()(const OptionText& text, const HeadMap& map) const {
+    if (map != HeadMap::interleaved) add(text, "tiled");
+  }
+};
+
+}  // namespace
+
+void ShapeOptions::add_scores(CLI::App& app) { visit_options(scores, AddFlag{app, *this}); }
 
 void ShapeOptions::use_threads() const {
   if (threads) set_num_threads(*threads);
@@ -140,10 +237,16 @@ std::string command_line(const ShapeOptions& options, const Extents& extents) {
   if (extents.keys != extents.queries) line += fmt::format(" --context-length {}", extents.keys);
   if (options.causal) line += " --causal";
   if (options.window) line += fmt::format(" --window {},{}", options.window->left, options.window->right);
+  if (options.front) line += fmt::format(" --front {}", *options.front);
   if (options.align) line += *options.align == Align::starts ? " --align starts" : " --align ends";
   if (!options.tokens.empty())
     line += fmt::format(" --tokens '{}' --pad-id {}", options.tokens, options.pad_id.value_or(0));
-  if (!options.document.empty()) line += fmt::format(" --document '{}'", options.document);
+  for (const auto& [flag, file] :
+       {std::pair("--document", &options.document), std::pair("--key-lengths", &options.key_lengths),
+        std::pair("--keep", &options.keep), std::pair("--hide", &options.hide),
+        std::pair("--tree", &options.tree)})
+    if (!file->empty()) line += fmt::format(" {} '{}'", flag, *file);
+  visit_options(options.scores, AddWords{line, options});
   return line + fmt::format(" --dtype {} --seed {}", name_of(options.dtype), options.seed);
 }
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "heed/mask.hpp"
+#include "heed/attention.hpp"
 #include "heed/tensor.hpp"
 
 namespace CLI {
@@ -24,8 +24,12 @@ struct ShapeOptions {
   bool causal = false;
   std::optional<Window> window{};
   std::optional<Align> align{};
-  std::string tokens{}, document{};
+  std::optional<std::int64_t> front{};
+  std::string tokens{}, document{}, key_lengths{}, keep{}, hide{}, tree{};
   std::optional<std::int64_t> pad_id{};
+  Options scores{};  // what needs no file: numbers, the head map, dropout
+  std::string bias{}, sink{};
+  std::optional<std::string> alibi{};  // its slopes; "": the paper's
   DType dtype = DType::f32;
   std::uint64_t seed = 0;
   std::string kernel{};
@@ -39,6 +43,7 @@ struct ShapeOptions {
  private:
   void add_extents(CLI::App&);
   void add_masks(CLI::App&);
+  void add_scores(CLI::App&);
 };
 
 // Every extent known, positive where it must be, heads dividing what they must divide.

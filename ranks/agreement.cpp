@@ -28,7 +28,9 @@ Agreement::Agreement(Of of) {
       static_cast<std::int64_t>(of));
 }
 
-void Agreement::add_bits(const char* name, double value) { add(name, std::bit_cast<std::int64_t>(value)); }
+void Agreement::add_bits(const char* name, double value) {
+  add(name, std::bit_cast<std::int64_t>(value), ", in bits,");
+}
 
 void Agreement::tell(const GroupCall& call) {
   own_ = {number_of(spoken()), !refusal_.empty()};
@@ -80,8 +82,8 @@ void Agreement::check_same(std::size_t n, const std::vector<Word>& of_all) const
   while (first < of_all.size() && !says(of_all[first])) ++first;
   for (std::size_t r = first + 1; r < of_all.size(); ++r)
     if (says(of_all[r]) && of_all[r].value[n] != of_all[first].value[n])
-      throw refusal(Error::rank, "rank ", static_cast<std::int64_t>(r), ": ", names_[n], " is ",
-                    of_all[r].value[n], ", and ", of_all[first].value[n], " on rank ",
+      throw refusal(Error::rank, "rank ", static_cast<std::int64_t>(r), ": ", names_[n].argument,
+                    names_[n].form, " is ", of_all[r].value[n], ", and ", of_all[first].value[n], " on rank ",
                     static_cast<std::int64_t>(first));
 }
 

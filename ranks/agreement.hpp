@@ -20,8 +20,11 @@ class Agreement {
   Agreement(const Agreement&) = delete;  // what it tells lies in it
   Agreement& operator=(const Agreement&) = delete;
 
-  // In the same order on every rank, of which some may stop early. Names are literals.
-  void add(const char* name, std::int64_t value) { names_.push_back(name), values_.push_back(value); }
+  // In the same order on every rank, of which some may stop early. Names are literals; `form` says what a
+  // number stands for that is not the argument itself.
+  void add(const char* name, std::int64_t value, const char* form = "") {
+    names_.push_back({name, form}), values_.push_back(value);
+  }
   void add_bits(const char* name, double value);
   // What is added from here on is only named: the others say it, and this rank finds their differences too.
   void say_no_more() { spoken_ = std::min(spoken_, values_.size()); }
@@ -53,7 +56,10 @@ class Agreement {
   void read_board(const GroupCall&);
   void check_same(std::size_t n, const std::vector<Word>& of_all) const;
 
-  std::vector<const char*> names_{};
+  struct Name {
+    const char *argument, *form;
+  };
+  std::vector<Name> names_{};
   std::vector<std::int64_t> values_{};
   std::size_t spoken_ = Word::most;  // of them, at most
   std::string refusal_{};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "call/likeness.hpp"
+#include "heed/option_list.hpp"
 
 namespace heed::ranks {
 namespace {
@@ -88,18 +89,35 @@ void describe(Agreement& a, const Group& group, const Split& split, const Inputs
   describe_options(a, in ? options : Options{});
 }
 
-void describe_options(Agreement& a, const Options& options) {
-  constexpr double none = std::numeric_limits<double>::max();  // which no float is, NaN included
-  a.add_bits("options.scale, in bits,", options.scale ? double{*options.scale} : none);
-  a.add_bits("options.softcap, in bits,", options.softcap ? double{*options.softcap} : 0.0);
-  a.add_bits("options.dropout, in bits,", options.dropout ? double{options.dropout->drop_probability} : 0.0);
-  a.add("options.dropout.seed", options.dropout ? static_cast<std::int64_t>(options.dropout->seed) : 0);
-  a.add("options.head_map", static_cast<std::int64_t>(options.head_map));
-  a.add("that options.bias is given", options.bias.has_value());
-  a.add("that options.sink is given", options.sink.has_value());
-  a.add("that options.alibi is given", options.alibi.has_value());
-  a.add("options.alibi.align, or 0,", options.alibi ? call::number_of(options.alibi->align) : 0);
-  a.add("options.masks, as a number,", call::number_of(options.masks));
-}
+namespace {
+
+struct TellOption {
+  Agreement& a;
+
+  void operator()(const OptionText& text, const std::optional<double>& number) const {
+    a.add_bits(text.name, number.value_or(std::numeric_limits<double>::max()));
+  }
+  void operator()(const OptionText& text, const std::optional<View>& given) const {
+    a.add(text.name, given.has_value(), ", 1 where it is given,");
+  }
+  void operator()(const OptionText& text, const std::optional<Alibi>& alibi) const {
+    a.add(text.name, alibi.has_value(), ", 1 where it is given,");
+    a.add("options.alibi.align, or 0,", alibi ? call::number_of(alibi->align) : 0);
+  }
+  void operator()(const OptionText& text, const std::optional<Dropout>& dropout) const {
+    a.add_bits(text.name, dropout ? double{dropout->drop_probability} : 0);
+    a.add("options.dropout.seed", dropout ? static_cast<std::int64_t>(dropout->seed) : 0);
+  }
+  void operator()(const OptionText& text, const HeadMap& map) const {
+    a.add(text.name, static_cast<std::int64_t>(map));
+  }
+  void operator()(const OptionText& text, const Masks& masks) const {
+    a.add(text.name, call::number_of(masks), ", as a number,");
+  }
+};
+
+}  // namespace
+
+void describe_options(Agreement& a, const Options& options) { visit_options(options, TellOption{a}); }
 
 }  // namespace heed::ranks

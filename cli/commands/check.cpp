@@ -12,10 +12,10 @@
 
 #include "arguments.hpp"
 #include "buffer.hpp"
+#include "call_options.hpp"
 #include "command.hpp"
 #include "heed/gradient.hpp"
 #include "interruption.hpp"
-#include "masks.hpp"
 #include "random_values.hpp"
 #include "shape_options.hpp"
 #include "table.hpp"
@@ -64,19 +64,24 @@ std::string reason_against(const std::string& kernel, const std::vector<Verdict>
   return "";
 }
 
+Options with_kernel(Options options, const std::string& kernel) {
+  options.kernel = kernel;
+  return options;
+}
+
 // Leaves what the kernel wrote in `tensors`.
-void run_kernel(const std::string& kernel, Tensors& tensors, const OwnedMasks& masks) {
+void run_kernel(const std::string& kernel, Tensors& tensors, const Options& chosen) {
   // An element that a kernel forgets is a NaN, and a NaN where the reference has a number is a miss.
   tensors.out.fill(std::numeric_limits<float>::quiet_NaN());
   tensors.log_sum_exp.fill(std::numeric_limits<float>::quiet_NaN());
-  attention(tensors.inputs(), tensors.outputs(), {.masks = masks.masks, .kernel = kernel});
+  attention(tensors.inputs(), tensors.outputs(), with_kernel(chosen, kernel));
 }
 
 // The reference is computed once, when the first kernel has something to compare.
-const Expected& expected_of(std::optional<Expected>& expected, Tensors& tensors, const OwnedMasks& masks,
+const Expected& expected_of(std::optional<Expected>& expected, Tensors& tensors, const Options& chosen,
                             const Console& console, const Interruption& interruption) {
   if (!expected)
-    expected.emplace(tensors.inputs(), tensors.outputs(), Options{.masks = masks.masks},
+    expected.emplace(tensors.inputs(), tensors.outputs(), with_kernel(chosen, ""),
                      [&](std::int64_t rows, std::int64_t of) {
                        interruption.check();
                        console.progress(fmt::format("computing the reference: {} of {} rows",
@@ -139,13 +144,12 @@ struct Trial {
   std::function<Check(const std::string& kernel)> run{};
 };
 
-Trial forward_trial(const CheckOptions& options, Tensors& tensors, const OwnedMasks& masks, Console& console,
+Trial forward_trial(Tensors& tensors, const Options& chosen, Console& console,
                     const Interruption& interruption) {
-  return {kernel_names(),
-          plan(tensors.inputs(), tensors.outputs(), {.masks = masks.masks, .kernel = options.shape.kernel}),
+  return {kernel_names(), plan(tensors.inputs(), tensors.outputs(), chosen),
           [&, expected = std::optional<Expected>()](const std::string& kernel) mutable {
-            run_kernel(kernel, tensors, masks);
-            return expected_of(expected, tensors, masks, console, interruption).check(tensors.outputs());
+            run_kernel(kernel, tensors, chosen);
+            return expected_of(expected, tensors, chosen, console, interruption).check(tensors.outputs());
           }};
 }
 
@@ -163,19 +167,15 @@ struct GradientTensors {
   Gradients views() { return {.out = out.view(), .q = q.writable(), .k = k.writable(), .v = v.writable()}; }
 };
 
-Trial backward_trial(const CheckOptions& options, Tensors& tensors, GradientTensors& gradients,
-                     const OwnedMasks& masks) {
-  attention(tensors.inputs(), tensors.outputs(), {.masks = masks.masks});
+Trial backward_trial(Tensors& tensors, GradientTensors& gradients, const Options& chosen) {
+  attention(tensors.inputs(), tensors.outputs(), with_kernel(chosen, ""));
   const Saved saved{tensors.out.view(), tensors.log_sum_exp.view()};
-  return {backward_kernel_names(),
-          plan(tensors.inputs(), saved, gradients.views(),
-               {.masks = masks.masks, .kernel = options.shape.kernel}),
+  return {backward_kernel_names(), plan(tensors.inputs(), saved, gradients.views(), chosen),
           [&, saved](const std::string& kernel) {
             for (Buffer* written : {&gradients.q, &gradients.k, &gradients.v})
               written->fill(std::numeric_limits<float>::quiet_NaN());
-            attention_backward(tensors.inputs(), saved, gradients.views(),
-                               {.masks = masks.masks, .kernel = kernel});
-            return check(tensors.inputs(), saved, gradients.views(), {.masks = masks.masks});
+            attention_backward(tensors.inputs(), saved, gradients.views(), with_kernel(chosen, kernel));
+            return check(tensors.inputs(), saved, gradients.views(), with_kernel(chosen, ""));
           }};
 }
 
@@ -205,13 +205,13 @@ std::vector<Outcome> outcomes_of(const Trial& trial, const std::vector<std::stri
 Status check_kernels(const CheckOptions& options, Console& console) {
   options.shape.use_threads();
   const Extents extents = resolve(options.shape);
-  const OwnedMasks masks = make_masks(options.shape, extents);
+  const CallOptions chosen = make_options(options.shape, extents);
   Tensors tensors = random_tensors(options.shape, extents);
   std::optional<GradientTensors> gradients;
   if (options.is_backward) gradients.emplace(options.shape, tensors);
   const Interruption interruption(console);
-  const Trial trial = gradients ? backward_trial(options, tensors, *gradients, masks)
-                                : forward_trial(options, tensors, masks, console, interruption);
+  const Trial trial = gradients ? backward_trial(tensors, *gradients, chosen.options)
+                                : forward_trial(tensors, chosen.options, console, interruption);
   const std::vector<std::string> kernels =
       options.shape.kernel.empty() ? trial.kernels : std::vector<std::string>{options.shape.kernel};
   const std::vector<Outcome> outcomes = outcomes_of(trial, kernels, options, console, interruption);

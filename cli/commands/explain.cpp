@@ -23,7 +23,8 @@ Action add_explain(CLI::App& app) {
     options->use_threads();
     const Extents extents = resolve(*options);
     nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
-    for (const Verdict& verdict : plan_extents(*options, extents, make_masks(*options, extents))) {
+    const CallOptions chosen = make_options(*options, extents);
+    for (const Verdict& verdict : plan_extents(*options, extents, chosen.options)) {
       const char* choice = name_of(verdict.choice);
       kernels.push_back({{"kernel", verdict.kernel}, {"verdict", choice}, {"reason", verdict.reason}});
       console.print(fmt::format("{}: {}{}{}", verdict.kernel, choice, verdict.reason.empty() ? "" : ": ",

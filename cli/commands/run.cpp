@@ -68,34 +68,35 @@ struct Answer {
 // The layer of this process's rank, over all of them.
 Answer compute_over_ranks(Group& group, const RunOptions& options, const LayerJob& job) {
   const ShapeOptions& shape = options.job.shape;
-  const OwnedMasks masks = make_masks(shape, job.extents);
+  const CallOptions chosen = make_options(shape, job.extents);
   const LayerShare share = share_of_layer(job.config, group.rank(), group.size());
   const LayerOverRanks layer(job.config, weights_of_share(job.weights, job.config, share), group.rank(),
                              group.size());
   Answer answer{.y = Buffer(job.x.shape(), shape.dtype)};
   AttentionLayer::Call call{.x = job.x.view()};
   if (job.context) call.context = job.context->view();
-  const Options chosen{.masks = masks.masks, .kernel = shape.kernel};
-  answer.seconds = seconds_of([&] { layer(group, call, {.out = answer.y.writable()}, chosen); });
-  answer.kernel = chosen_kernel(shape, job.extents, masks);
+  const Options options_of_call = of_layer(chosen.options);
+  answer.seconds = seconds_of([&] { layer(group, call, {.out = answer.y.writable()}, options_of_call); });
+  answer.kernel = chosen_kernel(shape, job.extents, chosen.options);
   return answer;
 }
 
 Answer compute(const RunOptions& options, const LayerJob& job) {
   const ShapeOptions& shape = options.job.shape;
   const Extents& extents = job.extents;
-  const OwnedMasks masks = make_masks(shape, extents);
-  const AttentionLayer layer(job.config, job.weights);
+  const CallOptions chosen = make_options(shape, extents);
+  AttentionLayer layer(job.config, job.weights);
+  if (chosen.options.dropout) layer.set_mode(AttentionLayer::Mode::train);
   Answer answer{.y = Buffer(job.x.shape(), shape.dtype)};
   Outputs outputs{.out = answer.y.writable()};
   if (!options.save_weights.empty()) {
     answer.weights.emplace(Shape{extents.batch, extents.heads, extents.queries, extents.keys});
     outputs.weights = answer.weights->writable();
   }
-  AttentionLayer::Call call{.x = job.x.view()};
+  AttentionLayer::Call call{.x = job.x.view(), .dropout_seed = shape.seed};
   if (job.context) call.context = job.context->view();
-  answer.seconds = seconds_of([&] { layer(call, outputs, {.masks = masks.masks, .kernel = shape.kernel}); });
-  answer.kernel = chosen_kernel(shape, extents, masks);
+  answer.seconds = seconds_of([&] { layer(call, outputs, of_layer(chosen.options)); });
+  answer.kernel = chosen_kernel(shape, extents, chosen.options);
   return answer;
 }
 
@@ -177,6 +178,8 @@ void report(const Console& console, const RunOptions& options, const LayerJob& j
 }
 
 void refuse_over_ranks(const RunOptions& options) {
+  if (options.job.shape.scores.dropout)
+    throw Error(Error::value, "--dropout: a layer over ranks has none; leave --ranks out");
   for (const auto& [name, is_given] :
        {std::pair("--save-weights", !options.save_weights.empty()),
         std::pair("--picture", options.picture.is_wanted()), std::pair("--show", options.show)})

@@ -11,8 +11,9 @@ import posixpath
 import re
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[2] / "tests/structure")]
 import reference  # noqa: E402
+import rules  # noqa: E402
 
 from mkdocs.structure.files import File  # noqa: E402
 
@@ -76,7 +77,7 @@ def on_config(config):
 
 
 def on_files(files, config):
-    for path, text in reference.pages().items():
+    for path, text in {**reference.pages(), "rules.md": rules.page(ROOT)[0]}.items():
         files.append(File.generated(config, path, content=text))
     wanted = {"CONTRIBUTING.md", "CHANGELOG.md"}
     for file in files.documentation_pages():

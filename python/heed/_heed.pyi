@@ -104,6 +104,15 @@ def merge(*parts: tuple[ArrayT, ArrayT]) -> tuple[ArrayT, ArrayT]:
     True
     """
 
+def keywords_of(*kinds: str) -> tuple[str, ...]:
+    """
+    The keywords of heed.attention whose values are of these kinds, or all, in the order of its signature.
+
+    >>> import heed._heed
+    >>> heed._heed.keywords_of("booleans")
+    ('tree', 'keep', 'hide')
+    """
+
 def attention_backward(out_gradient: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: ArrayT, *, lse_gradient: ArrayT | None = None, by: Sequence[Literal['q', 'k', 'v', 'bias', 'sink']] = ('q', 'k', 'v'), into: Sequence[ArrayT] | None = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', layout: Literal['bhsd', 'bshd'] = 'bhsd', kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ...]:
     """
     The gradients of a loss by q, k and v, from its gradient by what attention() returned.

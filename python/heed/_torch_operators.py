@@ -68,7 +68,7 @@ class Options(NamedTuple):
     def keywords(self) -> dict[str, Any]:
         """heed.attention's own."""
         said = {name: value for name, value in self._asdict().items() if value is not None}
-        for name in ("document", "alibi"):
+        for name in _ALIGNED:
             align = said.pop(f"{name}_align", None)
             if align is not None:
                 said[name] = (said[name], align)
@@ -87,10 +87,11 @@ class Options(NamedTuple):
 
 
 _TENSORS = Options._fields[: Options._fields.index("causal")]
-_FLOATS = ("bias", "sink", "alibi")
-_BOOLEANS = ("keep", "hide", "tree")
-_INTEGERS = ("key_lengths", "document", "query_document", "query_starts", "key_starts", "query_lengths")
-_ELSEWHERE = ("cache", "sequences", "out", "return_weights", "return_scores")
+_FLOATS = heed._heed.keywords_of("floats", "sinks", "aligned slopes")
+_INTEGERS = heed._heed.keywords_of("lengths", "starts", "ids", "aligned ids")
+_NUMBERS = heed._heed.keywords_of("number", "probability")
+_ALIGNED = heed._heed.keywords_of("aligned ids", "aligned slopes")
+_ELSEWHERE = heed._heed.keywords_of("elsewhere")
 _WITHOUT_GRADIENT = {
     "alibi": "pass the bias that it makes",
     "scale": "multiply q by it, and say scale=1.0",
@@ -107,17 +108,17 @@ def options_of(said: dict[str, Any]) -> Options:
         if name in _ELSEWHERE:
             raise heed.KindError(f"{name}: is no option here, where every result has a gradient; heed.attention takes it")
         _refuse_lost_gradient(name, value)
-        if name in ("document", "alibi"):
+        if name in _ALIGNED:
             value, found[f"{name}_align"] = _anchored(value)
-        if name in _FLOATS + _BOOLEANS + _INTEGERS:
-            found[name] = _tensor(name, value)
-        elif name == "causal":
+        if name == "causal":
             found[name] = _causal(value)
         elif name == "window":
             found[name], found["window_align"] = _window(value)
         elif name == "seed":
             found[name] = checked_seed(value)
-        elif name in ("scale", "softcap", "dropout"):
+        elif name in _TENSORS:
+            found[name] = _tensor(name, value)
+        elif name in _NUMBERS:
             found[name] = _number(name, value)
         elif name in Options._fields and not name.endswith("_align"):
             found[name] = value
@@ -279,12 +280,16 @@ def _table(q: Tensor, k: Tensor, v: Tensor, options: Options, stage: str) -> Ten
     return heed.attention(q, k, v, **asked, **options.keywords())[1]
 
 
-_OPTIONS = """
-    Tensor? bias, Tensor? sink, Tensor? keep, Tensor? hide, Tensor? tree, Tensor? alibi, Tensor? key_lengths, Tensor? document,
-    Tensor? query_document, Tensor? query_starts, Tensor? key_starts, Tensor? query_lengths, Tensor? seed, str? causal, SymInt[]? window,
-    str? window_align, str? document_align, str? alibi_align, SymInt front, float? scale, float? softcap, float dropout,
-    str head_map, str? kernel, SymInt? threads"""
-assert [argument.split()[-1] for argument in _OPTIONS.split(",")] == list(Options._fields)
+_TYPES = {"Tensor": "Tensor", "str": "str", "float": "float", "int": "SymInt", "Sequence[int]": "SymInt[]"}
+
+
+def _schema() -> str:
+    """The fields of Options as the schema of an operator has them: "Tensor? bias, ..., str? kernel"."""
+    types = {name: type.__forward_arg__.split(" | ") for name, type in Options.__annotations__.items()}
+    return ", ".join(f"{_TYPES[type]}{'?' * len(or_none)} {name}" for name, (type, *or_none) in types.items())
+
+
+_OPTIONS = _schema()
 
 _LIBRARY = torch.library.Library("heed", "DEF")
 _LIBRARY.define(f"attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag)

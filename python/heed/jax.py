@@ -35,39 +35,30 @@ for _platform, _handlers in _heed.xla_handlers().items():
     for _name, _handler in _handlers.items():
         jax.ffi.register_ffi_target(_name, _handler, platform=_platform)
 
-_MASKS = ("keep", "hide", "tree", "bias")  # broadcast to (batch, heads, queries, keys)
-_ROWS = ("document", "query_document", "alibi")  # (batch, tokens or heads), or without the batch
-_LISTS = ("key_lengths", "query_lengths")  # (batch,)
-_STARTS = ("query_starts", "key_starts")
-_INTEGERS = ("document", "query_document", *_LISTS, *_STARTS)
-_ARRAYS = (*_MASKS, "sink", *_ROWS, *_LISTS, *_STARTS, "seed")
+_TABLES = _heed.keywords_of("booleans", "floats")  # broadcast to (batch, heads, queries, keys)
+_SINKS = _heed.keywords_of("sinks")  # (batch, heads) or (heads)
+_ALIGNED = _heed.keywords_of("aligned ids", "aligned slopes")
+_IDS = _heed.keywords_of("ids", "aligned ids")
+_ROWS = (*_IDS, *_heed.keywords_of("aligned slopes"))  # (batch, tokens or heads), or without the batch
+_LISTS = _heed.keywords_of("lengths")  # (batch,)
+_STARTS = _heed.keywords_of("starts")
+_INTEGERS = (*_IDS, *_LISTS, *_STARTS)
+_ARRAYS = (*_TABLES, *_SINKS, *_ROWS, *_LISTS, *_STARTS, "seed")
 _READ_BY_THE_CPU = frozenset((*_ROWS, *_LISTS, *_STARTS, "seed"))
-_ELSEWHERE = ("cache", "sequences", "out", "return_weights", "return_scores")
+_ELSEWHERE = _heed.keywords_of("elsewhere")
 _BY = ("q", "k", "v", "bias", "sink")  # what there are gradients by
 _RESULTS = ("out", "lse")  # a call writes the first, or both
 _NO_LIMIT = 2**63 - 1  # of a window
 
 
 class _Static(NamedTuple):
-    """The options that are no arrays, as attributes of the call; None where one is not given."""
+    """The options that are no arrays, as attributes of the call: causal "equal" wants as many queries as keys."""
 
     layout: str
-    causal: str | None = None  # "equal": as many queries as keys
-    window_left: np.int64 | None = None
-    window_right: np.int64 | None = None
-    window_align: str | None = None
-    document_align: str | None = None
-    alibi_align: str | None = None
-    front: np.int64 | None = None
-    scale: np.float64 | None = None
-    softcap: np.float64 | None = None
-    dropout: np.float64 | None = None
-    head_map: str | None = None
-    kernel: str | None = None
-    threads: np.int64 | None = None
+    given: tuple[tuple[str, Any], ...]
 
     def attributes(self) -> dict[str, Any]:
-        return {name: value for name, value in self._asdict().items() if value is not None}
+        return {"layout": self.layout, **dict(self.given)}
 
 
 @overload
@@ -202,7 +193,7 @@ def _read(qkv: tuple[ArrayLike, ...], options: dict[str, Any]) -> tuple[dict[str
         if name in said:
             raise heed.KindError(f"{name}: is no option under JAX; heed.attention takes it, outside of traced functions")
     static: dict[str, Any] = {}
-    for name in ("document", "alibi"):
+    for name in _ALIGNED:
         value = said.get(name)
         if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
             said[name], static[f"{name}_align"] = value
@@ -210,16 +201,17 @@ def _read(qkv: tuple[ArrayLike, ...], options: dict[str, Any]) -> tuple[dict[str
     arrays |= {name: _option(name, said[name]) for name in _ARRAYS if name in said}
     _check(arrays, said, static)
     static |= _attributes(said, static)
+    layout = said["layout"]
     axes = arrays["q"].ndim
     for name in "qkv":
         shape = arrays[name].shape
-        without_heads = axes == 2 and static["layout"] == "bshd"
+        without_heads = axes == 2 and layout == "bshd"
         arrays[name] = arrays[name].reshape((1, shape[0], 1, shape[1]) if without_heads else (1,) * (4 - axes) + shape)
     if "dropout" not in static:
         arrays.pop("seed", None)
     elif "seed" not in arrays:
         raise heed.Error("dropout: needs a seed, an integer or a key of jax.random; nothing draws one under JAX")
-    return _varying_alike({name: _with_batch(name, array) for name, array in arrays.items()}), _Static(**static)
+    return _varying_alike({name: _with_batch(name, array) for name, array in arrays.items()}), _Static(layout, tuple(static.items()))
 
 
 def _option(name: str, value: Any) -> Array:
@@ -242,7 +234,7 @@ def _in_32_bits(name: str, array: Array) -> Array:
         numbers = np.asarray(array)
         if numbers.min() < limits.min or numbers.max() > limits.max:
             raise heed.Error(f"{name}: {numbers.max() if numbers.max() > limits.max else numbers.min()} is no number of 32 bits")
-    elif name in ("document", "query_document"):
+    elif name in _IDS:
         raise heed.KindError(f"{name}.dtype: {array.dtype}, and nobody can tell while JAX traces that 32 bits suffice; say .astype(jnp.int32)")
     return jnp.clip(array, limits.min, limits.max).astype(jnp.int32)
 
@@ -280,7 +272,7 @@ def _check(arrays: dict[str, Array], said: dict[str, Any], static: dict[str, Any
                 if name in _STARTS and rows[name].ndim == 1:
                     rows[name][:-1] = 0
     keywords = {name: rows.get(name, value) for name, value in said.items() if name != "seed"}
-    for name in ("document", "alibi"):
+    for name in _ALIGNED:
         if f"{name}_align" in static:
             keywords[name] = (keywords[name], static[f"{name}_align"])
     heed.plan(*(rows[name] for name in "qkv"), **keywords)
@@ -288,23 +280,23 @@ def _check(arrays: dict[str, Array], said: dict[str, Any], static: dict[str, Any
 
 def _attributes(said: dict[str, Any], aligned: dict[str, Any]) -> dict[str, Any]:
     """What heed.plan has found right, as attributes. What has no anchor of its own shares the causal mask's."""
-    found: dict[str, Any] = {"layout": said["layout"]}
+    found: dict[str, Any] = {}
     causal = said.get("causal", False)
     anchor = causal if isinstance(causal, str) else None
     if causal is not False:
         found["causal"] = anchor or "equal"
-    for name in ("document", "alibi"):
+    for name in _ALIGNED:
         if name in said:
             found[f"{name}_align"] = aligned.get(f"{name}_align", anchor)
     if "window" in said:
         left, right, *align = said["window"]
         found |= {"window_left": _reach(left), "window_right": _reach(right), "window_align": align[0] if align else anchor}
-    for name, kind in (("front", np.int64), ("threads", np.int64), ("scale", np.float64), ("softcap", np.float64)):
-        if name in said:
-            found[name] = kind(said[name])
+    found |= {name: np.int64(said[name]) for name in _heed.keywords_of("count") if name in said}
+    found |= {name: np.float64(said[name]) for name in _heed.keywords_of("number") if name in said}
     if said.get("dropout", 0.0) != 0.0:
         found["dropout"] = np.float64(said["dropout"])
-    return found | {name: said[name] for name in ("head_map", "kernel") if name in said}
+    found |= {name: said[name] for name in _heed.keywords_of("word") if name in said}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _reach(count: int | None) -> np.int64:
@@ -312,9 +304,9 @@ def _reach(count: int | None) -> np.int64:
 
 
 def _with_batch(name: str, array: Array) -> Array:
-    if name == "sink" and array.ndim <= 2:
+    if name in _SINKS and array.ndim <= 2:
         return array.reshape((1,) * (2 - array.ndim) + array.shape + (1, 1))
-    axes = 4 if name in _MASKS or name == "sink" else 2 if name in _ROWS else array.ndim
+    axes = 4 if name in (*_TABLES, *_SINKS) else 2 if name in _ROWS else array.ndim
     return array.reshape((1,) * (axes - array.ndim) + array.shape)
 
 
@@ -422,7 +414,7 @@ def _backward(static: _Static, by: tuple[str, ...]) -> Any:
 
 def _merged(name: str, array: Array, is_mapped: bool, sizes: tuple[int, int], *, is_shared: bool = True) -> Array:
     """With sizes = (mapped, batch) as one first axis. What serves all entries of all calls alike stays as it is."""
-    broadcasts = name in (*_MASKS, "sink", *_ROWS) and array.shape[0] == 1
+    broadcasts = name in (*_TABLES, *_SINKS, *_ROWS) and array.shape[0] == 1
     if name == "seed" or broadcasts and is_shared and not is_mapped:
         return array
     rest = array.shape[2:] if is_mapped else array.shape[1:]
@@ -432,7 +424,7 @@ def _merged(name: str, array: Array, is_mapped: bool, sizes: tuple[int, int], *,
 
 def _is_one_by_one(static: _Static, mapped: dict[str, bool]) -> bool:
     """Packed sequences have no batch to merge with; what dropout drops depends on the seed and the place in the batch."""
-    return any(name in mapped for name in _STARTS) or static.dropout is not None
+    return any(name in mapped for name in _STARTS) or "dropout" in static.attributes()
 
 
 def _one_by_one(call: Any, mapped: dict[str, bool], arrays: dict[str, Array]) -> Any:

@@ -91,13 +91,21 @@ nb::object merge(const nb::args& parts) {
 
 void define_attention(nb::module_& m) {
   // The first takes every call; the others are for type checkers.
-  for (const char* signature : attention_signatures)
+  const std::string arguments = "(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *";
+  for (const std::string& signature :
+       overloads_of(Caller::attention, "attention" + arguments, "bool", "True"))
     m.def("attention", &attention, nb::arg("q").none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
-          nb::arg("options"), nb::sig(signature), attention_doc);
+          nb::arg("options"), nb::sig(signature.c_str()), attention_doc);
   m.def("plan", &plan, nb::arg("q").none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
-        nb::arg("options"), nb::sig(plan_signature), plan_doc);
+        nb::arg("options"),
+        nb::sig(signature_of(Caller::attention,
+                             {"plan" + arguments, any_results("bool"), "list[heed._verdicts.Verdict]"})
+                    .c_str()),
+        plan_doc);
   m.def("explain", &explain, nb::arg("q").none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
-        nb::arg("options"), nb::sig(explain_signature), explain_doc);
+        nb::arg("options"),
+        nb::sig(signature_of(Caller::attention, {"explain" + arguments, any_results("bool"), "str"}).c_str()),
+        explain_doc);
   m.def("merge", &merge, nb::arg("parts"),
         nb::sig("def merge(*parts: tuple[ArrayT, ArrayT]) -> tuple[ArrayT, ArrayT]"), merge_doc);
 }

@@ -6,6 +6,7 @@
 namespace heed::python {
 
 void define_attention(nanobind::module_& m);
+void define_keywords(nanobind::module_& m);
 void define_gradient(nanobind::module_& m);
 void define_scaled_dot_product_attention(nanobind::module_& m);
 void define_masks(nanobind::module_& m);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "anchors.hpp"
+#include "heed/option_list.hpp"
 #include "views.hpp"
 
 namespace heed::python {
@@ -126,113 +127,169 @@ void read_layout(Choices& choices, nb::handle object) {
   choices.layout = word == "bshd" ? AxisOrder::bshd : AxisOrder::bhsd;
 }
 
-struct Keyword {
-  std::string_view name;
-  void (*read)(Choices&, nb::handle);
-  bool of_attention, of_layer;
+// Which callers have a keyword, beside those that any attention has.
+enum Trait : unsigned {
+  of_attention = 1,
+  of_layer = 2,
+  of_both = of_attention | of_layer,
+  forward_only = 4,    // a backward pass returns gradients alone, and there are none by a cache
+  of_one_process = 8,  // a rank has a part of the keys only; and shares have one order of axes
+  of_all_heads = 16,   // a layer's ranks gather their heads, and have neither weights of all nor dropout
+  result = 32,         // has a place of its own in a signature, which says what is returned
 };
 
-constexpr std::array keywords_known{
-    Keyword{"causal", read_causal, true, true},
-    Keyword{"window", read_window, true, true},
-    Keyword{"key_lengths", read_key_lengths, true, true},
-    Keyword{"document", read_document, true, true},
-    Keyword{"query_document", read_query_document, true, true},
-    Keyword{"cache", read_cache, true, true},
-    Keyword{"sequences", [](Choices& c, nb::handle o) { c.sequences = read_list("sequences", o); }, true,
-            true},
-    Keyword{"query_starts", [](Choices& c, nb::handle o) { c.query_starts = read_starts("query_starts", o); },
-            true, false},
-    Keyword{"key_starts", [](Choices& c, nb::handle o) { c.key_starts = read_starts("key_starts", o); }, true,
-            false},
-    Keyword{"query_lengths",
-            [](Choices& c, nb::handle o) { c.query_lengths = read_list("query_lengths", o); }, true, false},
-    Keyword{"front", [](Choices& c, nb::handle o) { c.front = read_integer("front", o); }, true, true},
-    Keyword{"tree", read_tree, true, true},
-    Keyword{"keep", read_keep, true, true},
-    Keyword{"hide", read_hide, true, true},
-    Keyword{"bias", read_bias, true, true},
-    Keyword{"alibi", read_alibi, true, true},
-    Keyword{"scale", [](Choices& c, nb::handle o) { c.options.scale = read_double("scale", o); }, true, true},
-    Keyword{"softcap", [](Choices& c, nb::handle o) { c.options.softcap = read_double("softcap", o); }, true,
-            true},
-    Keyword{"sink", read_sink, true, true},
-    Keyword{"dropout",
-            [](Choices& c, nb::handle o) { c.options.dropout = Dropout{read_float("dropout", o), 0}; }, true,
-            false},
-    Keyword{"seed", [](Choices& c, nb::handle o) { c.seed = read_seed(o); }, true, true},
-    Keyword{"layout", read_layout, true, false},
-    Keyword{"head_map", [](Choices& c, nb::handle o) { c.options.head_map = read_head_map(o); }, true, false},
-    Keyword{"return_weights",
-            [](Choices& c, nb::handle o) {
-              c.weights = read_flag("return_weights", o) ? Weights::per_head : Weights::none;
-            },
-            true, false},
-    Keyword{"return_weights", read_layer_weights, false, true},
-    Keyword{"return_lse", [](Choices& c, nb::handle o) { c.wants_log_sum_exp = read_flag("return_lse", o); },
-            true, true},
-    Keyword{"return_scores", read_scores, true, true},
-    Keyword{"out", [](Choices& c, nb::handle o) { c.out = nb::borrow(o); }, true, true},
-    Keyword{"kernel", read_kernel, true, true},
-    Keyword{"threads", read_threads, true, true},
-    Keyword{"counts", [](Choices& c, nb::handle o) { c.counts = read_list("counts", o); }, false, true},
-    Keyword{"positions", [](Choices& c, nb::handle o) { c.positions = read_integers("positions", o).values; },
-            false, true},
-    Keyword{"key_positions",
-            [](Choices& c, nb::handle o) { c.key_positions = read_integers("key_positions", o).values; },
-            false, true}};
+#define HEED_ALIGN "typing.Literal['starts', 'ends']"
 
-// What a backward pass does not have: it returns gradients only, and there are none by a cache.
-constexpr std::array<std::string_view, 6> only_forward{"cache",      "sequences",     "return_weights",
-                                                       "return_lse", "return_scores", "out"};
+using Read = void (*)(Choices&, const char* name, nb::handle);
 
-// What no rank can have, since it has a part of the keys only; and shares have one order of axes.
-constexpr std::array<std::string_view, 9> not_over_ranks{"cache",         "sequences",     "query_starts",
-                                                         "key_starts",    "query_lengths", "return_weights",
-                                                         "return_scores", "tree",          "layout"};
+// What every list of keywords is made of: what is read, the signatures and the stub made of them, and by
+// kinds torch's operators and JAX's attributes. In the order of the signatures.
+struct Keyword {
+  const char* name;
+  const char* kind;        // as _heed.keywords() tells it
+  const char* annotation;  // its type and default
+  unsigned traits;
+  Read read;
+};
 
-// A layer's ranks gather their heads, and have neither weights of all of them nor dropout.
-constexpr std::array<std::string_view, 3> not_of_a_layer_over_ranks{"return_weights", "return_scores",
-                                                                    "seed"};
+constexpr const char* anything = "typing.Any = None";
+constexpr const char* a_number = "float | None = None";
+
+template <void (*read)(Choices&, nb::handle)>
+void by(Choices& choices, const char*, nb::handle object) {
+  read(choices, object);
+}
+
+template <auto list>
+void read_into_list(Choices& choices, const char* name, nb::handle object) {
+  choices.*list = read_list(name, object);
+}
+template <auto starts>
+void read_into_starts(Choices& choices, const char* name, nb::handle object) {
+  choices.*starts = read_starts(name, object);
+}
+template <auto positions>
+void read_into_positions(Choices& choices, const char* name, nb::handle object) {
+  choices.*positions = read_integers(name, object).values;
+}
+
+void read_number(Choices& choices, const char* name, nb::handle object) {
+  visit_numbers(choices.options, [&](const OptionText& text, std::optional<double>& number) {
+    if (std::string_view(text.keyword()) == name) number = read_double(name, object);
+  });
+}
+
+std::vector<Keyword> make_keywords() {
+  std::vector<Keyword> all{
+      {"cache", "elsewhere", "KvCache | None = None", of_both | forward_only | of_one_process,
+       by<read_cache>},
+      {"sequences", "elsewhere", anything, of_both | forward_only | of_one_process,
+       read_into_list<&Choices::sequences>},
+      {"query_starts", "starts", anything, of_attention | of_one_process,
+       read_into_starts<&Choices::query_starts>},
+      {"key_starts", "starts", anything, of_attention | of_one_process,
+       read_into_starts<&Choices::key_starts>},
+      {"query_lengths", "lengths", anything, of_attention | of_one_process,
+       read_into_list<&Choices::query_lengths>},
+      {"counts", "lengths", anything, of_layer, read_into_list<&Choices::counts>},
+      {"positions", "positions", anything, of_layer, read_into_positions<&Choices::positions>},
+      {"key_positions", "positions", anything, of_layer, read_into_positions<&Choices::key_positions>},
+      {"causal", "causal", "bool | " HEED_ALIGN " | None = None", of_both, by<read_causal>},
+      {"window", "window",
+       "tuple[int | None, int | None] | tuple[int | None, int | None, " HEED_ALIGN "] | None = None", of_both,
+       by<read_window>},
+      {"front", "count", "int = 0", of_both,
+       [](Choices& c, const char* name, nb::handle o) { c.front = read_integer(name, o); }},
+      {"key_lengths", "lengths", anything, of_both, by<read_key_lengths>},
+      {"document", "aligned ids", anything, of_both, by<read_document>},
+      {"query_document", "ids", anything, of_both, by<read_query_document>},
+      {"tree", "booleans", anything, of_both | of_one_process, by<read_tree>},
+      {"keep", "booleans", anything, of_both, by<read_keep>},
+      {"hide", "booleans", anything, of_both, by<read_hide>},
+      {"bias", "floats", anything, of_both, by<read_bias>},
+      {"alibi", "aligned slopes", anything, of_both, by<read_alibi>}};
+  Options none;
+  visit_numbers(none, [&](const OptionText& text, const auto&) {
+    all.push_back({text.keyword(), "number", a_number, of_both, read_number});
+  });
+  for (const Keyword& one : std::initializer_list<Keyword>{
+           {"sink", "sinks", anything, of_both, by<read_sink>},
+           {"dropout", "probability", "float = 0.0", of_attention,
+            [](Choices& c, const char* name, nb::handle o) {
+              c.options.dropout = Dropout{read_float(name, o), 0};
+            }},
+           {"seed", "seed", "int = 0", of_both | of_all_heads,
+            [](Choices& c, const char*, nb::handle o) { c.seed = read_seed(o); }},
+           {"head_map", "word", "typing.Literal['interleaved', 'tiled'] = 'interleaved'", of_attention,
+            [](Choices& c, const char*, nb::handle o) { c.options.head_map = read_head_map(o); }},
+           {"layout", "layout", "typing.Literal['bhsd', 'bshd'] = 'bhsd'", of_attention | of_one_process,
+            by<read_layout>},
+           {"return_weights", "elsewhere", "", of_attention | forward_only | of_one_process | result,
+            [](Choices& c, const char* name, nb::handle o) {
+              c.weights = read_flag(name, o) ? Weights::per_head : Weights::none;
+            }},
+           {"return_weights", "elsewhere", "", of_layer | of_all_heads | result, by<read_layer_weights>},
+           {"return_lse", "result", "", of_both | forward_only | result,
+            [](Choices& c, const char* name, nb::handle o) { c.wants_log_sum_exp = read_flag(name, o); }},
+           {"return_scores", "elsewhere", "", of_both | forward_only | of_one_process | of_all_heads | result,
+            by<read_scores>},
+           {"out", "elsewhere", "ArrayT | None = None", of_both | forward_only,
+            [](Choices& c, const char*, nb::handle o) { c.out = nb::borrow(o); }},
+           {"kernel", "word", "str | None = None", of_both, by<read_kernel>},
+           {"threads", "count", "int | None = None", of_both, by<read_threads>}})
+    all.push_back(one);
+  return all;
+}
+
+const std::vector<Keyword>& keywords_known() {
+  static const std::vector<Keyword> all = make_keywords();
+  return all;
+}
 
 bool is_of(Caller caller, const Keyword& keyword) {
-  const auto is_among = [&](const auto& names) {
-    return std::find(names.begin(), names.end(), keyword.name) != names.end();
-  };
+  const auto is = [&](unsigned trait) { return (keyword.traits & trait) != 0; };
   switch (caller) {
     case Caller::layer:
-      return keyword.of_layer;
+      return is(of_layer);
     case Caller::attention:
-      return keyword.of_attention;
+      return is(of_attention);
     case Caller::backward:
-      return keyword.of_attention && !is_among(only_forward);
+      return is(of_attention) && !is(forward_only);
     case Caller::ranks:
-      return keyword.of_attention && !is_among(not_over_ranks);
+      return is(of_attention) && !is(of_one_process);
     case Caller::backward_over_ranks:
-      return keyword.of_attention && !is_among(not_over_ranks) && !is_among(only_forward);
+      return is(of_attention) && !is(of_one_process) && !is(forward_only);
     case Caller::layer_over_ranks:
-      return keyword.of_layer && !is_among(not_of_a_layer_over_ranks);
+      return is(of_layer) && !is(of_all_heads);
     case Caller::decode_over_ranks:
-      return keyword.of_attention && (keyword.name == "sequences" || !is_among(not_over_ranks));
+      return is(of_attention) && (std::string_view(keyword.name) == "sequences" || !is(of_one_process));
   }
   return false;
 }
 
+// The arguments before the keywords.
+std::vector<const char*> arguments_of(Caller caller) {
+  switch (caller) {
+    case Caller::backward:
+    case Caller::backward_over_ranks:
+      return {"out_gradient", "q", "k", "v", "out", "lse", "lse_gradient", "by"};
+    case Caller::layer:
+    case Caller::layer_over_ranks:
+      return {"x", "context", "value"};
+    case Caller::decode_over_ranks:
+      return {"q", "cache", "lengths"};
+    default:
+      return {"q", "k", "v"};
+  }
+}
+
 const Keyword& find_keyword(Caller caller, std::string_view name) {
-  for (const Keyword& keyword : keywords_known)
+  for (const Keyword& keyword : keywords_known())
     if (is_of(caller, keyword) && keyword.name == name) return keyword;
   nb::list known;
-  if (caller == Caller::backward || caller == Caller::backward_over_ranks)
-    for (const char* argument : {"out_gradient", "q", "k", "v", "out", "lse", "lse_gradient", "by"})
-      known.append(argument);
-  else if (caller == Caller::layer || caller == Caller::layer_over_ranks)
-    for (const char* argument : {"x", "context", "value"}) known.append(argument);
-  else if (caller == Caller::decode_over_ranks)
-    for (const char* argument : {"q", "cache", "lengths"}) known.append(argument);
-  else
-    for (const char* argument : {"q", "k", "v"}) known.append(argument);
-  for (const Keyword& keyword : keywords_known)
-    if (is_of(caller, keyword)) known.append(nb::str(keyword.name.data(), keyword.name.size()));
+  for (const char* const argument : arguments_of(caller)) known.append(argument);
+  for (const Keyword& keyword : keywords_known())
+    if (is_of(caller, keyword)) known.append(keyword.name);
   throw unknown_keyword(std::string(name), known);
 }
 
@@ -275,17 +332,74 @@ HeadMap read_head_map(nb::handle object) {
   throw Error(Error::value, "head_map: \"" + word + "\" is none of \"interleaved\", \"tiled\"");
 }
 
+std::string signature_of(Caller caller, const Signature& said) {
+  std::string text = "def " + said.begin;
+  bool has_results = false;
+  for (const Keyword& keyword : keywords_known()) {
+    if (!is_of(caller, keyword)) continue;
+    const bool is_result = (keyword.traits & result) != 0;
+    if (is_result && !std::exchange(has_results, true)) text += ", " + said.results;
+    if (!is_result) text += std::string(", ") + keyword.name + ": " + keyword.annotation;
+  }
+  return text + ") -> " + said.returned;
+}
+
+std::vector<std::string> overloads_of(Caller caller, const std::string& begin, const char* weights,
+                                      const char* given) {
+  const std::string no_weights = "return_weights: typing.Literal[False] = False",
+                    no_lse = ", return_lse: typing.Literal[False] = False",
+                    no_scores = ", return_scores: None = None",
+                    stages = "typing.Literal['raw', 'softcapped', 'biased']", pair = "tuple[ArrayT, ArrayT]";
+  const auto signature = [&](const std::string& results, const std::string& returned) {
+    return signature_of(caller, {begin, results, returned});
+  };
+  return {signature(no_weights + no_lse + no_scores, "ArrayT"),
+          signature("return_weights: typing.Literal[" + std::string(given) + "]" + no_lse + no_scores, pair),
+          signature(no_weights + ", return_lse: typing.Literal[True]" + no_scores, pair),
+          signature(no_weights + no_lse + ", return_scores: " + stages, pair),
+          signature(any_results(weights), "typing.Any")};
+}
+
+std::string any_results(const std::string& weights) {
+  return "return_weights: " + weights +
+         " = False, return_lse: bool = False, return_scores: typing.Literal['raw', 'softcapped', 'biased'] | "
+         "None = None";
+}
+
 Choices read_choices(Caller caller, const nb::kwargs& keywords) {
   Choices choices;
   if (keywords.size() == 0) return choices;
   for (const auto& [name, value] : keywords) {
     const Keyword& keyword = find_keyword(caller, nb::cast<std::string>(name));
-    if (!value.is_none()) keyword.read(choices, value);
+    if (!value.is_none()) keyword.read(choices, keyword.name, value);
   }
   if (choices.options.dropout) choices.options.dropout->seed = choices.seed;
   share_anchor(choices);
   give_front(choices);
   return choices;
+}
+
+void define_keywords(nb::module_& m) {
+  m.def(
+      "keywords_of",
+      [](const nb::args& kinds) {
+        const auto is_asked_for = [&](const char* kind) {
+          return kinds.size() == 0 || std::ranges::any_of(kinds, [&](nb::handle asked) {
+                   return nb::cast<std::string>(asked) == kind;
+                 });
+        };
+        nb::list names;
+        for (const Keyword& keyword : keywords_known())
+          if (is_of(Caller::attention, keyword) && is_asked_for(keyword.kind)) names.append(keyword.name);
+        return nb::tuple(names);
+      },
+      nb::arg("kinds"), nb::sig("def keywords_of(*kinds: str) -> tuple[str, ...]"),
+      R"(The keywords of heed.attention whose values are of these kinds, or all, in the order of its signature.
+
+>>> import heed._heed
+>>> heed._heed.keywords_of("booleans")
+('tree', 'keep', 'hide')
+)");
 }
 
 }  // namespace heed::python

@@ -4,6 +4,7 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -65,6 +66,19 @@ std::uint64_t read_seed(nb::handle object);
 HeadMap read_head_map(nb::handle object);
 
 Choices read_choices(Caller caller, const nb::kwargs& keywords);
+
+// The signature of a function of this caller's keywords, as the stub has it: what comes before them, what is
+// said of results among them, and what is returned.
+struct Signature {
+  std::string begin, results, returned;
+};
+std::string signature_of(Caller caller, const Signature& said);
+// One for each kind of result: an array alone, a pair because one more is asked for, and what only the call
+// itself can tell. `weights` is every return_weights there is, `given` those that ask for some.
+std::vector<std::string> overloads_of(Caller caller, const std::string& begin, const char* weights,
+                                      const char* given);
+// What is asked for: anything at all, which says nothing about what is returned.
+std::string any_results(const std::string& weights);
 
 // What counts from the query's own position must say where that is when queries and keys differ (S9), except
 // over a cache. In Python's words.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signatures and docstrings. The examples in them are run by the tests.
 #pragma once
-#include "signatures.hpp"
-
 namespace heed::python {
 
 constexpr const char* sdpa_signature =
@@ -29,11 +27,6 @@ A query that sees no key yields zeros, and what a mask hides never reaches the r
 >>> heed.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).shape
 (2, 8, 5, 16)
 )";
-
-constexpr const char* attention_signatures[] = {HEED_RETURNS(HEED_ATTENTION, "bool", "True")};
-constexpr const char* plan_signature =
-    HEED_ATTENTION("plan", HEED_ANY_RESULTS("bool"), "list[heed._verdicts.Verdict]");
-constexpr const char* explain_signature = HEED_ATTENTION("explain", HEED_ANY_RESULTS("bool"), "str");
 
 constexpr const char* attention_doc =
     R"(Scaled dot-product attention: each query's softmax-weighted mean of the values whose keys it sees.

@@ -35,7 +35,8 @@ void define_gradient(nb::module_& m) {
   m.def("attention_backward", &attention_backward, nb::arg("out_gradient").none(), nb::arg("q").none(),
         nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(), nb::arg("lse").none(), nb::kw_only(),
         nb::arg("lse_gradient") = nb::none(), nb::arg("by").none() = nb::make_tuple("q", "k", "v"),
-        nb::arg("into") = nb::none(), nb::arg("options"), nb::sig(attention_backward_signature),
+        nb::arg("into") = nb::none(), nb::arg("options"),
+        nb::sig(signature_of(Caller::backward, {attention_backward_begin, "", "tuple[ArrayT, ...]"}).c_str()),
         attention_backward_doc);
   m.def("backward_kernel_names", &names_of_kernels, nb::sig("def backward_kernel_names() -> list[str]"),
         backward_kernel_names_doc);

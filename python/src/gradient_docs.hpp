@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signatures and docstrings of the backward pass. The examples in them are run by the tests.
 #pragma once
-#include "signatures.hpp"
 
 namespace heed::python {
 
-constexpr const char* attention_backward_signature =
-    "def attention_backward(out_gradient: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: ArrayT, "
-    "*, "
+constexpr const char* attention_backward_begin =
+    "attention_backward(out_gradient: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: ArrayT, *, "
     "lse_gradient: ArrayT | None = None, by: typing.Sequence[typing.Literal['q', 'k', 'v', 'bias', 'sink']] "
     "= "
-    "('q', 'k', 'v'), into: typing.Sequence[ArrayT] | None = None, query_starts: typing.Any = None, "
-    "key_starts: typing.Any = None, query_lengths: typing.Any = None, " HEED_SEEN_KEYS
-    "dropout: float = 0.0, seed: int = 0, head_map: " HEED_HEAD_MAP " = 'interleaved', " HEED_LAYOUT
-    "kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ...]";
+    "('q', 'k', 'v'), into: typing.Sequence[ArrayT] | None = None";
 
 constexpr const char* attention_backward_doc =
     R"(The gradients of a loss by q, k and v, from its gradient by what attention() returned.

@@ -20,6 +20,7 @@
 #include "bindings.hpp"
 #include "docs.hpp"
 #include "heed/gradient.hpp"
+#include "heed/option_list.hpp"
 #include "xla_ffi.hpp"
 
 namespace heed::python {
@@ -278,8 +279,9 @@ class Request {
     if (const xla::Buffer* const sink = arguments_.find("sink")) options_.sink = plain_view(*sink);
     if (lists_.has("alibi"))
       options_.alibi = Alibi{lists_.get<float>("alibi", xla::f32), align_of(arguments_.word("alibi_align"))};
-    options_.scale = arguments_.number("scale");
-    options_.softcap = arguments_.number("softcap");
+    visit_numbers(options_, [&](const OptionText& text, std::optional<double>& number) {
+      number = arguments_.number(text.keyword());
+    });
     if (const auto probability = arguments_.number("dropout"))
       options_.dropout = Dropout{static_cast<float>(*probability), seed()};
     if (arguments_.word("head_map") == "tiled") options_.head_map = HeadMap::tiled;

@@ -273,9 +273,12 @@ void define_layer(nb::module_& m) {
   define_making(type);
   define_properties(type);
   // The first takes every call; the others are for type checkers.
-  for (const char* signature : layer_call_signatures)
+  for (const std::string& signature :
+       overloads_of(Caller::layer,
+                    "__call__(self, x: ArrayT, context: ArrayT | None = None, value: ArrayT | None = None, *",
+                    "bool | typing.Literal['average']", "True, 'average'"))
     type.def("__call__", &Layer::call, nb::arg("x").none(), nb::arg("context") = nb::none(),
-             nb::arg("value") = nb::none(), nb::arg("options"), nb::sig(signature), layer_call_doc);
+             nb::arg("value") = nb::none(), nb::arg("options"), nb::sig(signature.c_str()), layer_call_doc);
   type.def_static("from_pretrained", &layer_from_pretrained, nb::arg("folder").none(),
                   nb::arg("layer").none() = 0,
                   nb::sig("def from_pretrained(folder: typing.Any, layer: int = 0) -> AttentionLayer"),

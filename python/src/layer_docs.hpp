@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signatures and docstrings of the layer. The examples in them are run by the tests.
 #pragma once
-#include "signatures.hpp"
 
 namespace heed::python {
 
@@ -11,8 +10,8 @@ constexpr const char* layer_signature =
     "value_dim: int | None = None, key_dim: int | None = None, bias: bool | typing.Literal['qkv'] = False, "
     "dropout: float = "
     "0.0, "
-    "rotary: Rotary | None = None, head_map: " HEED_HEAD_MAP
-    " = 'interleaved', *, value_head_dim: int | None = None, "
+    "rotary: Rotary | None = None, head_map: typing.Literal['interleaved', 'tiled'] = 'interleaved', *, "
+    "value_head_dim: int | None = None, "
     "seed: int = 0, device: typing.Literal['cpu', 'cuda'] = 'cpu') -> None";
 constexpr const char* layer_doc = R"(Multi-head, multi-query or grouped-query attention with its projections.
 
@@ -29,8 +28,6 @@ legacy stream.
 (1, 10, 64)
 )";
 
-constexpr const char* layer_call_signatures[] = {
-    HEED_RETURNS(HEED_LAYER_CALL, "bool | typing.Literal['average']", "True, 'average'")};
 constexpr const char* layer_call_doc = R"(Attends from x to context, or to x itself.
 
 x is (batch, queries, model_dim), context (batch, keys, key_dim), value (batch, keys, value_dim); all may leave out the

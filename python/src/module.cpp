@@ -14,6 +14,7 @@ NB_MODULE(_heed, m) {
   heed::python::define_errors();
   heed::python::define_export(m);
   heed::python::define_attention(m);
+  heed::python::define_keywords(m);
   heed::python::define_gradient(m);
   heed::python::define_scaled_dot_product_attention(m);
   heed::python::define_masks(m);

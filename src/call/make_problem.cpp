@@ -11,6 +11,7 @@
 
 #include "cache/layout.hpp"
 #include "heed/cache.hpp"
+#include "heed/option_list.hpp"
 #include "refusal/refusal.hpp"
 #include "threads/allowed.hpp"
 
@@ -36,18 +37,13 @@ void share_rows(Problem& p) {
 double default_scale(std::int64_t dim) { return dim == 0 ? 1 : 1 / std::sqrt(static_cast<double>(dim)); }
 
 // What kernels in 32 bits multiply with is what the call means, to the reference as well.
-void round_to_f32(const char* name, std::optional<double>& number) {
+void round_to_f32(const OptionText& text, std::optional<double>& number) {
   if (!number) return;
   const auto rounded = static_cast<float>(*number);
   if (std::isfinite(*number) && !std::isfinite(rounded))
-    throw refusal(Error::value, name, ": ", *number, " is beyond the range of f32");
-  if (*number > 0 && rounded == 0) throw refusal(Error::value, name, ": ", *number, " is 0 in f32");
+    throw refusal(Error::value, text.name, ": ", *number, " is beyond the range of f32");
+  if (*number > 0 && rounded == 0) throw refusal(Error::value, text.name, ": ", *number, " is 0 in f32");
   number = rounded;
-}
-
-void round_choices(Options& options) {
-  round_to_f32("options.scale", options.scale);
-  round_to_f32("options.softcap", options.softcap);
 }
 
 void check_f64(const Problem& p) {
@@ -93,10 +89,10 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   const Extents extents = extents_of(p);
   check_extents(arguments.all(), extents);
   check_dtypes(arguments.all(), inputs.q.dtype);
-  if (inputs.q.dtype != DType::f64) round_choices(p.options);
+  if (inputs.q.dtype != DType::f64) visit_numbers(p.options, round_to_f32);
   check_choices(p.outputs, options);
 
-  p.scale = static_cast<float>(options.scale.value_or(default_scale(p.dim)));
+  if (!options.scale) p.options.scale = default_scale(p.dim);
   if (inputs.cache) apply_cache_window(p);
   lower_alibi(p);
   lower_masks(p, extents, arguments);
@@ -435,10 +431,12 @@ Extents extents_of(const Problem& p) {
 // The domains of the numbers and enumerations a caller chooses.
 
 void check_choices(const Outputs& outputs, const Options& options) {
-  if (options.scale && !std::isfinite(*options.scale))
-    throw refusal(Error::value, "options.scale: ", *options.scale, " is not a finite number");
-  if (options.softcap && !(std::isfinite(*options.softcap) && *options.softcap > 0))
-    throw refusal(Error::value, "options.softcap: ", *options.softcap, " is not a finite number above 0");
+  visit_numbers(options, [](const OptionText& text, const std::optional<double>& number) {
+    const bool is_positive = text.domain == Domain::positive;
+    if (number && !(std::isfinite(*number) && (*number > 0 || !is_positive)))
+      throw refusal(Error::value, text.name, ": ", *number, " is not a finite number",
+                    is_positive ? " above 0" : "");
+  });
   if (options.dropout) {
     const float p = options.dropout->drop_probability;
     if (!(p >= 0 && p < 1))

@@ -114,8 +114,7 @@ namespace {
 
 // What is added to scores or limits them, in the units that kernels have for them.
 bool leaves_f32(const Problem& p, float x) {
-  const softmax::Scaling scaling =
-      softmax::scaling_of(p.scale, static_cast<float>(p.options.softcap.value_or(0)));
+  const softmax::Scaling scaling = softmax::scaling_of(p.scale(), p.cap());
   return !std::isfinite(softmax::in_base_2(x)) || !std::isfinite(scaling.in_units(x));
 }
 
@@ -147,7 +146,7 @@ Reason prefill_refuses(const Target& target, const Problem& p) {
     return [&p] { return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype); };
   if (target.only_bf16 && p.kv_type != Type::bf16)
     return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.cache_type); };
-  if (!std::isfinite(softmax::in_base_2(p.scale)))
+  if (!std::isfinite(softmax::in_base_2(p.scale())))
     return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };
   if (p.options.softcap && leaves_f32(p, static_cast<float>(*p.options.softcap)))
     return [] { return std::string("options.softcap in units of the scores is beyond the range of f32"); };

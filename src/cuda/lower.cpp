@@ -49,8 +49,7 @@ SharedGradient shared(const Optional<MutableView>& lowered, const Optional<Mutab
 
 }  // namespace
 
-LoweredCall::LoweredCall(const Problem& p)
-    : LoweredCall(p, softmax::scaling_of(p.scale, static_cast<float>(p.options.softcap.value_or(0)))) {}
+LoweredCall::LoweredCall(const Problem& p) : LoweredCall(p, softmax::scaling_of(p.scale(), p.cap())) {}
 
 LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
     : problem(p),
@@ -64,9 +63,10 @@ LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
   set_row_stride(call.v, p.inputs.v);
   set_row_stride(call.out, View(p.outputs.out));
   call.min_exponent = -127.0f / call.scaling.exponent;
-  call.scale_log2e = softmax::in_base_2(p.scale);
+  call.scale_log2e = softmax::in_base_2(p.scale());
   call.softcap_log2e = softmax::in_base_2(static_cast<float>(call.cap));
-  call.scale_over_softcap = softmax::softcap_of(static_cast<float>(call.cap), {.product = p.scale}).argument;
+  call.scale_over_softcap =
+      softmax::softcap_of(static_cast<float>(call.cap), {.product = p.scale()}).argument;
   const auto as_the_first = [&](const Sequence& s) { return is_like(s, *p.sequences.begin()); };
   if (!p.sequences.empty()) call.each = *p.sequences.begin();
   if (std::all_of(p.sequences.begin(), p.sequences.end(), as_the_first)) call.sequences = nullptr;
@@ -191,8 +191,7 @@ GradientCall PackedDocuments::of(const GradientCall& g) const {
 // Weights are measured against log-sum-exps, in base 2.
 LoweredGradients::LoweredGradients(const GradientProblem& g)
     : problem(g),
-      forward(g.forward, softmax::gradient_scaling_of(
-                             g.forward.scale, static_cast<float>(g.forward.options.softcap.value_or(0)))),
+      forward(g.forward, softmax::gradient_scaling_of(g.forward.scale(), g.forward.cap())),
       call{.forward = forward.call,
            .out_gradient = lower(g.out_gradient),
            .log_sum_exp_gradient = problem::lower_if_given(g.log_sum_exp_gradient),
@@ -201,7 +200,7 @@ LoweredGradients::LoweredGradients(const GradientProblem& g)
            .v = problem::lower_if_given(g.v),
            .bias = shared(g.bias, g.given.bias),
            .sink = shared(g.sink, g.given.sink),
-           .scale = g.forward.scale,
+           .scale = g.forward.scale(),
            .accumulates = g.given.accumulate,
            .shares_query_rows = !g.forward.inputs.query_starts.empty(),
            .shares_key_rows = !g.forward.inputs.key_starts.empty(),

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "call/likeness.hpp"
+#include "heed/option_list.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::layer {
@@ -29,39 +30,46 @@ std::string words_of(const Masks& masks) {
   return words.empty() ? "none" : words;
 }
 
-std::string words_of(const std::optional<View>& x) { return x ? in_words(x->shape) : "none"; }
-std::string words_of(const std::optional<float>& x, const char* none) { return x ? in_words(*x) : none; }
-
-std::string words_of(const std::optional<Dropout>& x) {
-  return x ? in_words(x->drop_probability) + " with seed " + in_words(x->seed) : "none";
-}
-
-std::string words_of(const std::optional<Alibi>& x) {
-  return x ? in_words(x->slopes.size()) + " slopes" : "none";
-}
-std::int64_t number_of(const std::optional<Alibi>& x) {
-  if (!x) return 0;
-  std::int64_t hash = call::number_of(x->align);
-  for (const float slope : x->slopes) hash = mix(hash, std::bit_cast<std::int32_t>(slope));
-  return hash;
-}
-
-std::string words_of(std::span<const std::int64_t> positions) {
-  return in_words(positions.size()) + " numbers";
-}
-
 }  // namespace
 
-RecordedCall::RecordedCall(const LayerInputs& in, const Options& o)
-    : choices_{{{"options.masks", words_of(o.masks), call::number_of(o.masks)},
-                {"options.bias", words_of(o.bias), 0},
-                {"options.alibi", words_of(o.alibi), number_of(o.alibi)},
-                {"options.scale", words_of(o.scale, "1/sqrt(head_dim)"), 0},
-                {"options.softcap", words_of(o.softcap, "none"), 0},
-                {"options.sink", words_of(o.sink), 0},
-                {"dropout", words_of(o.dropout), 0},
-                {"positions", words_of(in.positions), mix_list(0, in.positions)},
-                {"key_positions", words_of(in.key_positions), mix_list(0, in.key_positions)}}} {}
+struct RecordedCall::Record {
+  std::vector<Choice>& choices;
+
+  void operator()(const OptionText& text, const Masks& masks) const {
+    choices.push_back({text.name, words_of(masks), call::number_of(masks)});
+  }
+  void operator()(const OptionText& text, const HeadMap& map) const {
+    choices.push_back({text.name, map == HeadMap::tiled ? "tiled" : "interleaved", 0});
+  }
+  void operator()(const OptionText& text, const std::optional<double>& number) const {
+    choices.push_back({text.name, number ? in_words(*number) : text.otherwise ? text.otherwise : "none", 0});
+  }
+  void operator()(const OptionText& text, const std::optional<View>& view) const {
+    choices.push_back({text.name, view ? in_words(view->shape) : "none", 0});
+  }
+  void operator()(const OptionText& text, const std::optional<Alibi>& alibi) const {
+    if (!alibi) return choices.push_back({text.name, "none", 0});
+    std::int64_t hash = call::number_of(alibi->align);
+    for (const float slope : alibi->slopes) hash = mix(hash, std::bit_cast<std::int32_t>(slope));
+    choices.push_back({text.name, in_words(alibi->slopes.size()) + " slopes", hash});
+  }
+  void operator()(const OptionText& text, const std::optional<Dropout>& dropout) const {
+    choices.push_back(
+        {text.name,
+         dropout ? in_words(dropout->drop_probability) + " with seed " + in_words(dropout->seed) : "none",
+         0});
+  }
+  void operator()(const char* name, std::span<const std::int64_t> positions) const {
+    choices.push_back({name, in_words(positions.size()) + " numbers", mix_list(0, positions)});
+  }
+};
+
+RecordedCall::RecordedCall(const LayerInputs& in, const Options& options) {
+  const Record record{choices_};
+  visit_options(options, record);
+  record("positions", in.positions);
+  record("key_positions", in.key_positions);
+}
 
 void RecordedCall::check_same(const RecordedCall& earlier) const {
   for (std::size_t n = 0; n < choices_.size(); ++n) {

@@ -2,9 +2,9 @@
 // What a call of the layer was told beside its inputs. A backward pass that is handed the call's activations
 // must be told the same: the gradients would be those of no call at all.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "heed/attention.hpp"
 #include "layer/call.hpp"
@@ -26,7 +26,8 @@ class RecordedCall {
     std::string words;
     std::int64_t number;
   };
-  std::array<Choice, 9> choices_;
+  struct Record;
+  std::vector<Choice> choices_{};
 };
 
 }  // namespace heed::layer

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
 #include <iterator>
 
 #include "problem/problem.hpp"
@@ -36,7 +35,7 @@ KernelCall lowered(const Problem& p, std::span<const BoolTensor> masks, const so
           .log_sum_exp = lower_if_given(p.outputs.log_sum_exp),
           .scores = p.outputs.scores.into ? lower(View(*p.outputs.scores.into)) : Tensor{},
           .stage = p.score_stage(),
-          .scale = p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim))),
+          .scale = *p.options.scale,
           .cap = cap,
           .scaling = scaling,
           .softcap = softmax::softcap_of(static_cast<float>(cap), scaling),
@@ -68,7 +67,7 @@ Tensor lower(const View& x) {
 }
 
 LoweredProblem::LoweredProblem(const Problem& p)
-    : LoweredProblem(p, softmax::scaling_of(p.scale, static_cast<float>(p.options.softcap.value_or(0)))) {}
+    : LoweredProblem(p, softmax::scaling_of(p.scale(), p.cap())) {}
 
 LoweredProblem::LoweredProblem(const Problem& p, const softmax::Scaling& scaling)
     : masks(lowered_masks(p)), call(lowered(p, masks, scaling)) {

@@ -33,15 +33,15 @@ struct Problem {
   Problem(const Inputs& in, const Outputs& out, const Options& chosen)
       : inputs(in), outputs(out), options(chosen) {}
 
-  // The call as it was made. The reference reads the masks here, in the words of the specification; kernels
-  // do not. Views of packed rows have a batch stride of 0: entry b begins at its sequence's first row.
+  // The call as it was made, but for the scale, which is always given here. The reference reads the masks
+  // here, in the words of the specification; kernels do not. Views of packed rows have a batch stride of 0:
+  // entry b begins at its sequence's first row.
   Inputs inputs;
   Outputs outputs;
   Options options;
 
   // queries and keys are those of the longest sequence.
   std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, dim = 0, value_dim = 0;
-  float scale = 1;
   bool has_no_dimensions = false;  // the call has none; q and k have one, which is 0 throughout (S1)
 
   Few<Sequence, 4> sequences{};  // one per batch entry; none where nothing is written (S14)
@@ -66,6 +66,8 @@ struct Problem {
   AlibiSlopes alibi{};
 
   Device device() const { return inputs.q.device; }  // of everything that is computed with
+  float scale() const { return static_cast<float>(*options.scale); }
+  float cap() const { return static_cast<float>(options.softcap.value_or(0)); }  // 0: none
   ScoreStage score_stage() const {
     if (!outputs.scores.into) return ScoreStage::none;
     return outputs.scores.stage == Stage::raw          ? ScoreStage::raw

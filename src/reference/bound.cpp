@@ -66,7 +66,7 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
       magnitude_(static_cast<std::size_t>(p.value_dim)),
       largest_value_(static_cast<std::size_t>(p.value_dim)) {
   const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
-  const double scale = std::abs(p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim))));
+  const double scale = std::abs(*p.options.scale);
   const bool is_bf16 = p.inputs.q.dtype == DType::bf16;
   double largest_dot = 0, largest_flushed = 0, largest_sum = 0, largest_bias = 0;
   const std::int64_t query = s.first_query + i;

@@ -87,7 +87,7 @@ KeyScore score(const Problem& p, const double* q_row, const double* k_row, std::
   const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
   double dot = 0;
   for (std::int64_t d = 0; d < p.dim; ++d) dot += q_row[d] * k_row[d];
-  const double raw = dot * p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));  // S1
+  const double raw = dot * *p.options.scale;  // S1
   const std::optional<double> c = p.options.softcap;
   const double softcapped = c ? *c * std::tanh(raw / *c) : raw;  // S2
   const double bias = p.bias ? read(*p.bias, b, h, s.first_query + i, j) : 0,

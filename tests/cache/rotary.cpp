@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys turned when they are appended or when they are read are the same keys.
+// Keys turned when they are appended or when they are read are the same keys (S15).
 #include <gtest/gtest.h>
 
 #include "tokens.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference gradient is the derivative of the reference: central differences of a loss in double
-// precision, over small problems with every option. The loss is written anew here, from the rules.
+// The reference gradient is the derivative of the reference (G1, G2, G3, G4, G5, G7): central differences of
+// a loss in double precision, over small problems with every option. The loss is written anew here, from the
+// rules.
 #include <cmath>
 #include <functional>
 

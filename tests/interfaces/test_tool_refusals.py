@@ -51,7 +51,11 @@ REFUSALS = [
     (f"run {SMALL} --window -1,2", "--window: -1 is less than 0"),
     (f"run {SMALL} --dtype f64", "--dtype: 'f64' is not f32, f16 or bf16"),
     (f"run {SMALL} --align middle --causal", "--align: 'middle' is not starts or ends"),
-    (f"run {SMALL} --align ends", "--align: means nothing without --causal, --window or --document"),
+    (f"run {SMALL} --softcap 0", "--softcap: 0 is not a finite number above 0"),
+    (f"check {SMALL} --scale nan", "--scale: nan is not a finite number"),
+    (f"run {SMALL} --dropout 1", "--dropout: 1 is outside [0, 1)"),
+    (f"run {SMALL} --front 2", "--front: means nothing without --window"),
+    (f"run {SMALL} --align ends", "--align: means nothing without --causal, --window, --document or --alibi"),
     (
         f"run {SMALL} --causal --context-length 9",
         "--causal: 5 queries and 9 keys; say --align ends or --align starts",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// O1 over caches: however tokens came into a cache, attention over it has the bits of plain attention.
+// O1 over caches (S18): however tokens came into a cache, attention over it has the bits of plain attention.
 #include "laws/cached.hpp"
 
 #include <limits>

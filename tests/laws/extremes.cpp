@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Laws at the ends of the range: whatever a call holds, every kernel says what the specification says.
+// Laws at the ends of the range (S3, S13): whatever a call holds, every kernel says what the specification
+// says.
 #include "cases/extremes.hpp"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Laws of heads: grouped-query attention is multi-head attention with shared K and V, bit for bit.
+// Laws of heads (S8): grouped-query attention is multi-head attention with shared K and V, bit for bit.
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"

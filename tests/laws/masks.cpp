@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Laws of masks: the same visible keys give the same bits, however they are said.
+// Laws of masks (S3, S4, S6, S9, S10, S11, S17, S21): the same visible keys give the same bits, however they
+// are said.
 #include <cmath>
 #include <limits>
 #include <optional>

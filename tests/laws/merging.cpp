@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Laws of merge(): disjoint sets of keys, however they are cut, make the whole.
+// Laws of merge() (S12): disjoint sets of keys, however they are cut, make the whole.
 #include <array>
 #include <cmath>
 #include <limits>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences packed into one tensor, trees of drafted tokens, shared prefixes, quantised and turned caches.
+// Sequences packed into one tensor, trees of drafted tokens, shared prefixes, quantised and turned caches
+// (S18, S19).
 #include "cases/selection.hpp"
 #include "heed/check.hpp"
 #include "laws/cached.hpp"

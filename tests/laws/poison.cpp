@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Laws of poison: NaN and Inf where a query does not look change nothing; where it looks, NaN shows exactly
-// there.
+// Laws of poison (S4, S13): NaN and Inf where a query does not look change nothing; where it looks, NaN shows
+// exactly there.
 #include <cmath>
 #include <limits>
 #include <vector>

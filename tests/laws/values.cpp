@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Laws of the numbers themselves: averages, sums, copies, caps, sinks, stages.
+// Laws of the numbers themselves (S1, S2, S5, S12): averages, sums, copies, caps, sinks, stages.
 #include <cmath>
 #include <limits>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layer over a cache: however a sequence is fed, its rows are those of the whole sequence at once.
+// The layer over a cache (S16, S18): however a sequence is fed, its rows are those of the whole sequence at
+// once.
 #include <algorithm>
 #include <array>
 

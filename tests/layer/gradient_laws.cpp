@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the layer's gradients do not depend on, what they are added to, and what is refused.
+// What the layer's gradients do not depend on, what they are added to, and what is refused (G10).
 #include <cstring>
 
 #include "cases/listed.hpp"
@@ -212,15 +212,14 @@ TEST(the_gradients_of_a_layer, are_refused_for_activations_of_another_call) {
   expect({.alibi = Alibi{slopes}}, {.alibi = Alibi{steep}},
          "options.alibi: 2 slopes, but with other numbers or alignments than the activations were made with",
          call);
-  expect({.scale = 0.5f}, {}, "options.scale: 1/sqrt(head_dim), but the activations were made with 0.5",
-         call);
+  expect({.scale = 0.5f}, {}, "options.scale: 1/sqrt(dim), but the activations were made with 0.5", call);
   expect({}, {.softcap = 5.0f}, "options.softcap: 5, but the activations were made with none", call);
   expect({}, {},
          "positions: 4 numbers, but with other numbers or alignments than the activations were made with",
          {.x = x.view(), .positions = later, .activations = &kept});
 
   layer.set_mode(AttentionLayer::Mode::train);
-  expect({}, {}, "dropout: 0.5 with seed 7, but the activations were made with 0.5 with seed 0",
+  expect({}, {}, "options.dropout: 0.5 with seed 7, but the activations were made with 0.5 with seed 0",
          {.x = x.view(), .dropout_seed = 7, .activations = &kept});
   layer.set_mode(AttentionLayer::Mode::eval);
   const std::string stale = "activations: made by another layer, or before update() changed the weights";

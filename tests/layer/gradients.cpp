@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layer's gradients against finite differences of its definition in double precision.
+// The layer's gradients against finite differences of its definition in double precision (G10).
 #include "layer/backward.hpp"
 
 namespace heed::layer_tests {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Train and eval: only training drops, and a call never changes the mode.
+// Train and eval (S7): only training drops, and a call never changes the mode.
 #include "layer/tensors.hpp"
 
 namespace heed::layer_tests {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The laws of rotary embedding: lengths stay, only differences of positions matter, position 0 is no turn.
+// The laws of rotary embedding (S15): lengths stay, only differences of positions matter, position 0 is no
+// turn.
 #include <algorithm>
 #include <numeric>
 

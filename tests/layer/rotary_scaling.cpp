@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scaled rotary embeddings: the frequencies of transformers, what goes by the length of a sequence, refusals.
+// Scaled rotary embeddings (S15): the frequencies of transformers, what goes by the length of a sequence,
+// refusals.
 #include "layer/tensors.hpp"
 
 namespace heed::layer_tests {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layer against its definition, y = concat(heads) * W_o^T + b_o, in double precision.
+// The layer against its definition, y = concat(heads) * W_o^T + b_o, in double precision (S16).
 #include "layer/tensors.hpp"
 
 namespace heed::layer_tests {

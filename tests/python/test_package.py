@@ -81,6 +81,17 @@ def test_every_keyword_of_a_signature_is_taken_and_no_other(name):
         getattr(heed, name)(x, x, x, positions=None)
 
 
+def test_every_keyword_is_an_option_of_PyTorchs_operators_and_of_JAX_or_is_refused_there():
+    """Of one list: heed._heed.keywords_of(). A keyword of a new kind belongs to one of these."""
+    operators = pytest.importorskip("heed._torch_operators")
+    fields = {name for name in operators.Options._fields if not name.endswith("_align")}
+    elsewhere = set(operators._ELSEWHERE) | {"layout", "return_lse"}  # which heed.torch.attention has by itself
+    assert fields == set(_heed.keywords_of()) - elsewhere
+    jax = pytest.importorskip("heed.jax")
+    attributes = {"causal", "window", *_heed.keywords_of("count", "number", "probability", "word")}
+    assert set(jax._ARRAYS) | attributes == fields
+
+
 def test_every_keyword_of_the_layers_signature_is_taken():
     import numpy as np
 

@@ -50,7 +50,7 @@ GradientCall lower_gradients(const GradientProblem& g, const Call& forward, Unfi
           .v = lower_if_given(g.v),
           .bias = shared(g.bias, g.given.bias, unfinished.bias.data()),
           .sink = shared(g.sink, g.given.sink, unfinished.sink.data()),
-          .scale = g.forward.scale,
+          .scale = g.forward.scale(),
           .accumulates = g.given.accumulate,
           .is_packed = !g.forward.inputs.query_starts.empty(),
           .unfinished_q = unfinished.q.data(),
@@ -340,9 +340,7 @@ UnfinishedGradients gradient(const Target& target, const GradientProblem& proble
   UnfinishedGradients unfinished = unmarked(problem);
   // Weights are measured against log-sum-exps, in base 2.
   const Problem& forward = problem.forward;
-  const LoweredCall lowered(
-      forward,
-      softmax::gradient_scaling_of(forward.scale, static_cast<float>(forward.options.softcap.value_or(0))));
+  const LoweredCall lowered(forward, softmax::gradient_scaling_of(forward.scale(), forward.cap()));
   const GradientCall g = lower_gradients(problem, lowered.call, unfinished);
   clear_padding(problem);
   if (forward.inputs.q.dtype == DType::f64) {
