@@ -48,7 +48,8 @@ class Runs:
     """The files of bench/results, each read once."""
 
     def __init__(self, folder):
-        self.documents = {path.stem: records.read(path) for path in sorted(folder.glob("*.json"))}
+        paths = (path for path in sorted(folder.glob("*.json")) if path.stem != "gpu-kernels")  # scripts/gpu-gate's, no race
+        self.documents = {path.stem: records.read(path) for path in paths}
 
     def __getitem__(self, name):
         return self.documents[name]
@@ -155,7 +156,7 @@ def every_call(runs):
         if "ratio" in record:
             groups.setdefault(record["group"], []).append(record["ratio"])
     title = f"The fastest of PyTorch's backends takes this many times as long: {sum(map(len, groups.values()))} calls"
-    return svg.columns(title, source(runs[PLATEAU]), "times as long as heed; cut at 4", list(groups.items()), "heed", 4)
+    return svg.columns(title, source(runs[PLATEAU]), "times as long as heed", list(groups.items()), "heed", 4)
 
 
 # Of three races a call each, and against whom.
@@ -224,7 +225,7 @@ def race_table(document, shown=None):
             continue
         cells = [f"{who[by]['ratio']:.2f}" if by in who and "ratio" in who[by] else "–" for by in rivals]
         rows.append([f"`{case}`", readable(who["heed"]["median_seconds"]), rate(who["heed"]), *cells])
-    return markdown(["case", "heed", "rate", *(f"× {by}" for by in rivals)], rows)
+    return markdown(["case", "heed takes", "heed's rate", *(f"{svg.WHO[by]} ×" for by in rivals)], rows)
 
 
 def plateau_table(document):
@@ -239,7 +240,7 @@ def plateau_table(document):
         ratio = f"{theirs['ratio']:.2f} {theirs['how']}" if theirs else "–"
         share = f"{100 * ours['share_of_plain']:.0f} %" if "share_of_plain" in ours else "–"
         rows.append([f"`{name}`", f"`{ours['how']}`", *figures, ratio, share])
-    return markdown(["call", "kernel", "heed", "rate", "× PyTorch's fastest", "share of plain"], rows)
+    return markdown(["call", "heed's kernel", "heed takes", "heed's rate", "PyTorch's fastest ×", "share of a plain call"], rows)
 
 
 def share_table(document):
@@ -259,12 +260,12 @@ def field_table(fields):
     return "\n".join("| " + " | ".join(row) + " |" for row in [["field", "type", "meaning"], ["---"] * 3, *rows])
 
 
-def run_table(runs):
-    rows = []
+def run_list(runs):
+    """Of every run its machine and the command that made it."""
+    made = []
     for name, document in runs.documents.items():
-        command = f"`{document['command']}`".replace("|", "\\|")
-        rows.append([f"`{name}`", f"{source(document)}. {document.get('note', '')}".strip(), command])
-    return "\n".join("| " + " | ".join(row) + " |" for row in [["run", "machine, date and versions", "command"], ["---"] * 3, *rows])
+        made.append(f"- **{name}**: {source(document)}. {document.get('note', '')}".rstrip() + f"\n  `{document['command']}`")
+    return "\n".join(made)
 
 
 def tables(runs):
@@ -272,7 +273,7 @@ def tables(runs):
     made = {name: race_table(runs[name], shown_of(name)) for name in MACHINES}
     made |= {name: share_table(runs[name]) for name in ("n1-bench", "xeon-16-bench") if name in runs}
     made[PLATEAU] = plateau_table(runs[PLATEAU])
-    return made | {"fields of a run": field_table(records.RUN), "fields of a record": field_table(records.RECORD), "runs": run_table(runs)}
+    return made | {"fields of a run": field_table(records.RUN), "fields of a record": field_table(records.RECORD), "runs": run_list(runs)}
 
 
 def filled(page, made):

@@ -3,14 +3,15 @@
 
 import html
 import math
+import textwrap
 
-WIDTH = 760
-LEFT = 350  # of rows' labels beside dots
-STYLE = """text{font:13px system-ui,sans-serif;fill:#24292f}.t{font-size:16px;font-weight:600}.s{fill:#57606a;font-size:12px}
+WIDTH = 480  # on a telephone it is read without scrolling
+WIDE = 760
+STYLE = """text{font:13px system-ui,sans-serif;fill:#24292f}.t{font-size:16px;font-weight:600}.s{fill:#57606a;font-size:12px}.small{font-size:8px}
 .e{text-anchor:end}.m{text-anchor:middle}.bg{fill:#fff;stroke:#d0d7de}.g{stroke:#d8dee4}.one{stroke:#24292f;stroke-dasharray:4 3}
-path{fill:none;stroke-width:2.5}.l{paint-order:stroke;stroke:#fff;stroke-width:4px}
+path{fill:none;stroke-width:2.5}.l{paint-order:stroke;stroke:#fff;stroke-width:4px}path.cut{stroke:#fff}
 """
-DARK = """text{fill:#e6edf3}.s{fill:#9da7b3}.bg{fill:#15191f;stroke:#30363d}.g{stroke:#2b323a}.one{stroke:#e6edf3}.l{stroke:#15191f}
+DARK = """text{fill:#e6edf3}.s{fill:#9da7b3}.bg{fill:#15191f;stroke:#30363d}.g{stroke:#2b323a}.one{stroke:#e6edf3}.l,path.cut{stroke:#15191f}
 """
 # {contestant: (on light, on dark)}
 COLORS = {
@@ -58,19 +59,33 @@ def color_class(name):
     return "c-" + name.replace(" ", "-")
 
 
-def picture(title, subtitle, height, parts, names):
-    """A whole file: a card with a title, which names the run, and a legend."""
+def wrapped(words, letters):
+    return textwrap.wrap(words, letters, break_long_words=False)
+
+
+def picture(title, subtitle, height, parts, names, width=WIDTH, is_named=True):
+    """A whole file: a card with a title, which names the run, and a legend; `parts` begin below them, at 0."""
     light = "".join(f".{color_class(n)}{{fill:{COLORS[n][0]}}}path.{color_class(n)}{{fill:none;stroke:{COLORS[n][0]}}}" for n in names)
     dark = "".join(f".{color_class(n)}{{fill:{COLORS[n][1]}}}path.{color_class(n)}{{fill:none;stroke:{COLORS[n][1]}}}" for n in names)
-    legend, x = [], 24.0
-    for name in names:
-        legend += [f'<rect x="{number(x)}" y="62" width="12" height="12" rx="2" class="{color_class(name)}"/>', text(x + 18, 72.5, WHO[name])]
-        x += 36 + 7 * len(WHO[name])
-    body = "\n".join([text(24, 30, title, "t"), text(24, 50, subtitle, "s"), *legend, *parts])
+    head, y = [], 30.0
+    for kind, said, letters, step in (("t", title, width // 11, 20), ("s", subtitle, width // 7, 17)):
+        for words in wrapped(said, letters):
+            head.append(text(24, y, words, kind))
+            y += step
+    x, y = 24.0, y + 5
+    for name in names if is_named else ():
+        wide = 40 + 7 * len(WHO[name])
+        if x > 24 and x + wide > width:
+            x, y = 24.0, y + 20
+        head += [f'<rect x="{number(x)}" y="{number(y - 10)}" width="12" height="12" rx="2" class="{color_class(name)}"/>', text(x + 18, y, WHO[name])]
+        x += wide
+    y += 18
+    body = "\n".join([*head, f'<g transform="translate(0 {number(y)})">', *parts, "</g>"])
+    tall = round(y + height)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(title)}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {tall}" role="img" aria-label="{html.escape(title)}">\n'
         f"<style>{STYLE}{light}\n@media(prefers-color-scheme:dark){{{DARK}{dark}}}</style>\n"
-        f'<rect x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="8" class="bg"/>\n{body}\n</svg>\n'
+        f'<rect x=".5" y=".5" width="{width - 1}" height="{tall - 1}" rx="8" class="bg"/>\n{body}\n</svg>\n'
     )
 
 
@@ -104,8 +119,8 @@ def pairs(title, rows):
 
 
 def bars(title, subtitle, axis, rows, names, largest):
-    """rows: [(label, {name: value})]. A bar beyond `largest` is cut and says its value; 1 has a line of its own."""
-    left, y = 24, 92.0
+    """rows: [(label, {name: value})]. A bar beyond `largest` has a cut and says its value; 1 has a line of its own."""
+    left, y = 24, 6.0
     parts, top, scale = [], y, (WIDTH - left - 80) / largest
     for label, values in rows:
         parts.append(text(left, y + 11, label, "l"))
@@ -115,7 +130,9 @@ def bars(title, subtitle, axis, rows, names, largest):
             length = min(value, largest) * scale
             parts.append(f'<rect x="{left}" y="{number(y + 2)}" width="{number(length)}" height="13" rx="2" class="{color_class(name)}"/>')
             figure = f"{value:.2f}" if value < 10 else f"{value:.0f}"
-            parts.append(text(left + length + 5, y + 13, figure if value <= largest else f"{figure}, cut", "s l"))
+            if value > largest:
+                parts.append(f'<path d="M{number(left + length - 14)} {number(y + 17)}l6-17m3 0l-6 17" class="cut"/>')
+            parts.append(text(left + length + 5, y + 13, figure, "s l"))
             y += 17
         y += 9
     ticks = []
@@ -127,8 +144,8 @@ def bars(title, subtitle, axis, rows, names, largest):
 
 
 def columns(title, subtitle, axis, groups, name, largest):
-    """groups: [(label, [value])], side by side. A column beyond `largest` is cut; 1 has a line of its own."""
-    left, right, top, height, gap = 46, WIDTH - 24, 100, 240, 12
+    """groups: [(label, [value])], side by side. A column beyond `largest` has a cut and says its value; 1 has a line of its own."""
+    left, right, top, height, gap = 46, WIDE - 24, 40, 240, 12
     each = (right - left - gap * (len(groups) - 1)) / sum(len(values) for _, values in groups)
     parts, x = [], float(left)
     for n in range(int(largest) + 1):
@@ -139,39 +156,44 @@ def columns(title, subtitle, axis, groups, name, largest):
             tall = height * min(value, largest) / largest
             place = f'x="{number(x + n * each)}" y="{number(top + height - tall)}" width="{number(each - 1)}" height="{number(tall)}"'
             parts.append(f'<rect {place} class="{color_class(name)}"/>')
+            if value > largest:
+                middle = x + (n + 0.5) * each
+                parts.append(f'<path d="M{number(middle - each)} {top + 13}l{number(2 * each)}-4" class="cut"/>')
+                parts.append(f'<text class="s small" transform="translate({number(middle + 3)} {top - 4}) rotate(-90)">{value:.0f}</text>')
         width = len(values) * each
         for n, word in enumerate(label.split()):
             parts.append(text(x + width / 2, top + height + 18 + 15 * n, word, "s m"))
         x += width + gap
-    parts.append(text(right, top - 14, axis, "s e"))
-    return picture(title, subtitle, top + height + 48, parts, [name])
+    parts.append(text(left, 8, axis, "s"))
+    return picture(title, subtitle, top + height + 48, parts, [name], WIDE, is_named=False)
 
 
 def dots(title, subtitle, axis, rows, names):
     """rows: [(label, {name: value})], on a scale of powers of ten."""
     every = [value for _, values in rows for value in values.values() if value > 0]
     low, high = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
-    scale = (WIDTH - LEFT - 40) / (high - low)
-    parts, y, top = [], 96.0, 88.0
-    bottom = y + 24 * len(rows)
+    left, y, top = 34, 6.0, 0.0
+    scale = (WIDTH - left - 34) / (high - low)
+    bottom = y + 38 * len(rows)
+    parts = []
     for power in range(low, high + 1):
-        x = LEFT + (power - low) * scale
+        x = left + (power - low) * scale
         parts += [line(x, top, x, bottom, "g"), text(x, bottom + 16, "1" if power == 0 else f"1e{power}", "s m")]
     for label, values in rows:
-        parts.append(text(LEFT - 10, y + 12, label, "e"))
+        parts.append(text(24, y + 12, label, "l"))
         for name in names:
             if values.get(name, 0) > 0:
-                x = LEFT + (math.log10(values[name]) - low) * scale
-                parts.append(f'<circle cx="{number(x)}" cy="{number(y + 8)}" r="5.5" class="{color_class(name)}"/>')
-        y += 24
-    parts.append(text(LEFT + (high - low) * scale / 2, bottom + 34, axis, "s m"))
+                x = left + (math.log10(values[name]) - low) * scale
+                parts.append(f'<circle cx="{number(x)}" cy="{number(y + 24)}" r="5.5" class="{color_class(name)}"/>')
+        y += 38
+    parts.append(text(WIDTH / 2, bottom + 34, axis, "s m"))
     return picture(title, subtitle, round(bottom + 48), parts, names)
 
 
 def lines(title, subtitle, axes, series, ticks, is_logarithmic=False):
     """series: {name: [(length, value)]}, dashed where the name ends in " causal"; lengths on a scale of powers of two. axes: of
     lengths and of values; ticks: [(value, label)] of the values."""
-    left, right, top, height = 78, WIDTH - 46, 96, 260
+    left, right, top, height = 66, WIDTH - 34, 22, 220
     lengths = sorted({x for points in series.values() for x, _ in points})
     low, high = math.log2(lengths[0]), math.log2(lengths[-1])
     scale = math.log10 if is_logarithmic else float
@@ -196,5 +218,5 @@ def lines(title, subtitle, axes, series, ticks, is_logarithmic=False):
         dash = ' stroke-dasharray="6 4"' if name != plain else ""
         parts.append(f'<path d="{way}" class="{color_class(plain)}"{dash}/>')
         parts += [f'<circle cx="{x}" cy="{y}" r="4" class="{color_class(plain)}"/>' for x, y in places]
-    parts += [text((left + right) / 2, top + height + 38, axes[0], "s m"), text(WIDTH - 30, top - 24, axes[1], "s e")]
+    parts += [text((left + right) / 2, top + height + 38, axes[0], "s m"), text(24, 6, axes[1], "s")]
     return picture(title, subtitle, top + height + 52, parts, names)
