@@ -1,5 +1,5 @@
 # Makes one page of index.html, styles and scripts, and a C++ file that holds it: cmake -DNAME=page or playground -DPAGE=index.html
-# -DSTYLES=files -DSCRIPTS=files -DMODULE=text -DOUT=file -P embed.cmake. The scripts are modules; joined in order they need neither
+# -DSTYLES=files -DSCRIPTS=files -DMODULE=text -DHEADS=text -DOUT=file -P embed.cmake. The scripts are modules; joined in order they need neither
 # import nor export. The viewer's page is cut where its data go; the playground holds its module: a text, or that of a finished page.
 cmake_minimum_required(VERSION 3.22)
 
@@ -58,6 +58,8 @@ if(NAME STREQUAL "page")
   set(parts before_title before_data before_rest after_rest)
 else()
   cut(before after "${page}" "{{module}}")
+  file(READ ${HEADS} heads)
+  string(REPLACE "{{heads}}" "${heads}" before "${before}")
   file(READ ${MODULE} module)
   if(MODULE MATCHES "\\.html$")
     cut(ignored module "${module}" "id=\"heed\">")

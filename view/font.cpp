@@ -2,6 +2,10 @@
 // See font.hpp.
 #include "view/font.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 namespace HEED_NAMESPACE::view {
 namespace {
 
@@ -45,6 +49,37 @@ std::vector<Glyph> letters_of(std::string_view utf8) {
     letters.push_back(c >= first && c <= last ? ascii[c - first] : box);
   }
   return letters;
+}
+
+std::vector<Stroke> strokes_of(const Glyph& glyph) {
+  const auto has = [&glyph](int column, int line) {
+    return column >= 0 && column < 5 && line >= 0 && line < 8 &&
+           (glyph[static_cast<std::size_t>(column)] >> line & 1) != 0;
+  };
+  std::vector<Stroke> strokes;
+  for (int x = 0; x < 5; ++x)
+    for (int y = 0; y < 8; ++y) {
+      if (!has(x, y)) continue;
+      const auto join = [&](int dx, int dy) {
+        strokes.push_back({double(x), double(y), double(x + dx), double(y + dy)});
+      };
+      join(0, 0);
+      if (has(x + 1, y)) join(1, 0);
+      if (has(x, y + 1)) join(0, 1);
+      if (has(x + 1, y + 1) && !has(x + 1, y) && !has(x, y + 1)) join(1, 1);
+      if (has(x - 1, y + 1) && !has(x - 1, y) && !has(x, y + 1)) join(-1, 1);
+    }
+  return strokes;
+}
+
+double distance_to(const std::vector<Stroke>& strokes, double x, double y) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Stroke& s : strokes) {
+    const double dx = s.x1 - s.x0, dy = s.y1 - s.y0, square = dx * dx + dy * dy;
+    const double along = square > 0 ? std::clamp(((x - s.x0) * dx + (y - s.y0) * dy) / square, 0.0, 1.0) : 0;
+    least = std::min(least, std::hypot(x - s.x0 - along * dx, y - s.y0 - along * dy));
+  }
+  return least;
 }
 
 }  // namespace HEED_NAMESPACE::view

@@ -141,7 +141,7 @@ std::string Picture::State::caption(const ShownLayer& layer, std::size_t n, cons
                            : layer.layer.name.empty() ? "layer " + std::to_string(n)
                                                       : layer.layer.name;
   const std::string whole = (name.empty() ? "" : name + ", ") + "head " + number;
-  for (const std::string& text : {whole + ", up to " + rounded(end(head)), whole})
+  for (const std::string& text : {whole + ", up to " + rounded(head.largest), whole})
     if (static_cast<std::int64_t>(text.size()) * letter_width <= width) return text;
   return layers.size() == 1 ? number : "L" + std::to_string(n) + " H" + number;
 }
@@ -200,7 +200,7 @@ void Picture::State::add_legend(Drawing& drawing, const Plan& plan) const {
   const bool is_one = panels() == 1;
   drawing.add_scale(bar);
   drawing.add_label({.text = "weight: 0", .x = bar.x, .y = bar.y + 18});
-  drawing.add_label({.text = is_one ? rounded(end(only)) : "the head's largest",
+  drawing.add_label({.text = is_one ? rounded(end(only)) : "its largest, at least " + rounded(end_of_scale(0, run.keys)),
                      .x = bar.x + bar.width,
                      .y = bar.y + 18,
                      .way = Label::Way::left});

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t longest_word = 14;  // characters
 constexpr std::int64_t gap = 14, caption = 16, title_room = 16, legend_room = 44, widest_picture = 3000;
-constexpr std::int64_t legend_width = 190, words_of_legend = 180, widest_note = 490;
+constexpr std::int64_t legend_width = 220, words_of_legend = 180, widest_note = 490;
 
 bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
 

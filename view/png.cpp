@@ -3,6 +3,7 @@
 #include "view/png.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "view/code.hpp"
 #include "view/font.hpp"
@@ -40,6 +41,15 @@ void PngDrawing::set(std::int64_t x, std::int64_t y, const Rgb& colour) {
   std::copy(colour.begin(), colour.end(), pixels_.begin() + (y * (3 * width_ + 1) + 1 + 3 * x));
 }
 
+void PngDrawing::blend(std::int64_t x, std::int64_t y, const Rgb& ink, double covered) {
+  if (x < 0 || y < 0 || x >= width_ || y >= height_) return;
+  const auto at = static_cast<std::size_t>(y * (3 * width_ + 1) + 1 + 3 * x);
+  for (std::size_t c = 0; c < 3; ++c) {
+    const double below = pixels_[at + c];
+    pixels_[at + c] = static_cast<std::uint8_t>(std::lround(below + covered * (ink[c] - below)));
+  }
+}
+
 template <class ColourAt>
 void PngDrawing::fill(const Box& box, const ColourAt& colour_at) {
   const std::int64_t width = fineness * box.width, height = fineness * box.height;
@@ -75,23 +85,26 @@ void PngDrawing::add_cells(const Cells& cells) {
 void PngDrawing::add_label(const Label& label) {
   const Palette& palette = palette_of(theme_);
   constexpr std::int64_t dot = 2, advance = 6 * dot;  // pixels; a letter is six dots by eight
+  constexpr double pen = 0.42;                        // half its width, in dots
   const std::vector<Glyph> letters = letters_of(label.text);
   const auto length = static_cast<std::int64_t>(letters.size()) * advance - dot;
   std::int64_t along = label.way == Label::Way::left                                           ? -length
                        : label.way == Label::Way::middle || label.way == Label::Way::up_middle ? -length / 2
                                                                                                : 0;
+  const Rgb& ink = label.is_quiet ? palette.quiet : palette.ink;
   for (const Glyph& glyph : letters) {
-    for (std::int64_t column = 0; column < 5; ++column)
-      for (std::int64_t line = 0; line < 8; ++line) {
-        if ((glyph[static_cast<std::size_t>(column)] >> line & 1) == 0) continue;
-        for (std::int64_t i = 0; i < dot * dot; ++i) {
-          const std::int64_t u = along + column * dot + i % dot, v = (line - 4) * dot + i / dot;
-          const Rgb& colour = label.is_quiet ? palette.quiet : palette.ink;
-          if (is_turned(label.way))
-            set(fineness * label.x + v, fineness * label.y - u, colour);
-          else
-            set(fineness * label.x + u, fineness * label.y + v, colour);
-        }
+    const std::vector<Stroke> strokes = strokes_of(glyph);
+    for (std::int64_t u = -1; u <= advance; ++u)
+      for (std::int64_t v = -1; v <= 8 * dot; ++v) {
+        // How much of the pixel the pen covers; a dot's middle is half a dot from its corner.
+        const double x = (static_cast<double>(u) + 0.5) / dot - 0.5, y = (static_cast<double>(v) + 0.5) / dot - 0.5;
+        const double covered = std::clamp((pen - distance_to(strokes, x, y)) * dot + 0.5, 0.0, 1.0);
+        if (covered == 0) continue;
+        const std::int64_t along_line = along + u, across = v - 4 * dot;
+        if (is_turned(label.way))
+          blend(fineness * label.x + across, fineness * label.y - along_line, ink, covered);
+        else
+          blend(fineness * label.x + along_line, fineness * label.y + across, ink, covered);
       }
     along += advance;
   }

@@ -18,6 +18,7 @@ class PngDrawing : public Drawing {
 
  private:
   void set(std::int64_t x, std::int64_t y, const Rgb&);
+  void blend(std::int64_t x, std::int64_t y, const Rgb& ink, double covered);  // `covered`: of the pixel
   template <class ColourAt>
   void fill(const Box&, const ColourAt&);  // with a frame around it
 

@@ -98,7 +98,7 @@ def example(folder, tool):
 def playground(_, tool):
     page = HERE.parent / "playground.html"
     subprocess.run([tool, "view", "--quiet", "--play", "--out", page], check=True)
-    photograph(page, "#tour=3", "playground", (1400, 900))
+    photograph(page, "#source=0", "playground", (1400, 1010))
 
 
 def minilm(folder, _):

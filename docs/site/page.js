@@ -82,7 +82,7 @@ function makeTabs(box) {
 // The playground inside a page has the page's colours.
 function colourPlayground() {
   const theme = document.body.dataset.mdColorScheme === "slate" ? "dark" : "light";
-  for (const frame of document.querySelectorAll("iframe.live")) frame.src = `${frame.src.split("#")[0]}#alone=1&theme=${theme}`;
+  for (const frame of document.querySelectorAll("iframe.live")) frame.src = `${frame.src.replace(/&theme=.*/, "")}&theme=${theme}`;
 }
 
 addEventListener("DOMContentLoaded", () => {

@@ -3,7 +3,8 @@
 import { byId } from "../../view/page/dom.js";
 import { glossaryList } from "../../view/page/glossary.js";
 import { digitsFor, masks } from "./masks.js";
-import { cacheTypes, change, isFloat, kvChoices, limits, maskName, refuseNumber, startOver, state, words } from "./state.js";
+import { model } from "./model.js";
+import { cacheTypes, change, chooseSource, isFloat, kvChoices, limits, maskName, refuseNumber, startOver, state, words } from "./state.js";
 
 function fill(id, options) {
   byId(id).replaceChildren(
@@ -23,7 +24,8 @@ function changeNumber({ target }) {
 
 export function buildControls() {
   fill("heads", limits.heads.map((n) => [n, n]));
-  fill("dim", limits.dims.map((n) => [n, n]));
+  fill("source", [[-1, "Your own words"], ...model.sentences.map(({ text }, n) => [n, text])]);
+  byId("source").addEventListener("change", () => chooseSource(Number(byId("source").value)));
   fill("cacheType", cacheTypes.map((name) => [name, name]));
   fill("mask", Object.entries(masks).map(([name, [text]]) => [name, text]));
   for (const id of ["heads", "kvHeads", "dim"]) byId(id).addEventListener("change", () => change({ [id]: Number(byId(id).value) }));
@@ -44,7 +46,11 @@ export function buildControls() {
 export function drawControls() {
   const kind = (kv) => (kv === state.heads ? "MHA" : kv === 1 ? "MQA" : "GQA");
   fill("kvHeads", kvChoices(state.heads).map((kv) => [kv, `${kv} (${kind(kv)})`]));
-  for (const id of ["tokens", "heads", "kvHeads", "dim", "scale", "softcap", "cacheType"]) {
+  const isReal = state.source >= 0;
+  fill("dim", (isReal ? [state.dim] : limits.dims).map((n) => [n, n]));
+  for (const id of ["heads", "dim"]) byId(id).disabled = isReal;
+  byId("vectors-hint").textContent = isReal ? "Blue is above 0, orange below. Touch a key: its products with the query add up." : "Every number of a vector can be changed.";
+  for (const id of ["source", "tokens", "heads", "kvHeads", "dim", "scale", "softcap", "cacheType"]) {
     if (byId(id).value !== String(state[id])) byId(id).value = state[id]; // what is being typed keeps its place
   }
   byId("scale").placeholder = (1 / Math.sqrt(state.dim)).toFixed(3);

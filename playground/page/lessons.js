@@ -8,6 +8,12 @@ const causal = digitsFor("causal", sentence.split(" ").length);
 
 export const lessons = [
   {
+    title: "What does “it” mean?",
+    words: "Guess first: which word does “it” stand for here? Then look along the row of “it”: the strongest cell is what this head of a real model, all-MiniLM-L6-v2, looks at. Nobody told it; it was learnt. The next steps show how, with vectors short enough to read.",
+    shows: { source: 0 },
+    marks: "#map .followed, #map .chosen",
+  },
+  {
     title: "A query",
     words: "Attention lets every word gather something from the others. The last “cat” is followed here. Its query is a row of numbers: what this word asks for. They are made up, and you can change them.",
     shows: { head: 0, query: 8, key: 1 },

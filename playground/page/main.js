@@ -4,6 +4,7 @@ import { drawCaches } from "./cache.js";
 import { buildControls, drawControls } from "./controls.js";
 import { attend, startHeed } from "./heed.js";
 import { drawWeights } from "./map.js";
+import { readModel } from "./model.js";
 import { hiddenPairs, notices, onChange, readAddress, state, words } from "./state.js";
 import { drawSteps } from "./steps.js";
 import { drawTour } from "./tour.js";
@@ -52,10 +53,10 @@ function drawForPaper() {
 
 async function start() {
   document.documentElement.dataset.theme = state.theme;
-  buildControls();
   const missing = ["WebAssembly", "DecompressionStream"].filter((name) => !globalThis[name]);
   if (missing.length) throw new Error(`This page needs ${missing.join(" and ")}, which this browser has not or has switched off.`);
-  const { version, target } = await startHeed();
+  const [{ version, target }] = await Promise.all([startHeed(), readModel()]);
+  buildControls();
   document.getElementById("engine").textContent = `computed in this page by heed ${version} (${target})`;
   onChange(draw);
   drawForPaper();

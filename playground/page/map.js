@@ -6,7 +6,8 @@ import { visible } from "../../view/page/visible.js";
 import { asDigits } from "./masks.js";
 import { redraw } from "./redraw.js";
 import { change, hiddenPairs, state, words } from "./state.js";
-import { headKinds } from "./vectors.js";
+import { model } from "./model.js";
+import { kindOf } from "./vectors.js";
 
 const box = document.getElementById("map");
 let painting = null; // what dragging does: 1 hides, 0 shows
@@ -110,7 +111,7 @@ function thumb(found, hidden, count, head) {
   const button = document.createElement("button");
   button.type = "button";
   button.setAttribute("aria-pressed", String(head === state.head));
-  button.title = `Head ${head}: ${headKinds[head % headKinds.length]}`;
+  button.title = `Head ${head}: ${kindOf(head)}`;
   button.setAttribute("aria-label", button.title);
   button.dataset.head = head;
   const canvas = document.createElement("canvas");
@@ -136,7 +137,8 @@ export function drawWeights(found, hidden) {
     return group;
   });
   redraw(strip, groups);
-  document.getElementById("head-name").textContent = `of head ${state.head}, which asks for ${headKinds[state.head % headKinds.length]}`;
+  const from = state.source < 0 ? "" : ` (${model.model}, ${model.heads[state.head].name})`;
+  document.getElementById("head-name").textContent = `of head ${state.head}, which asks for ${kindOf(state.head)}${from}`;
   drawMap(found, hidden, count);
   drawLegend();
 }

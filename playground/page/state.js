@@ -2,6 +2,7 @@
 // What is played with. All of it is in the page's address, so that a link brings it back.
 import { lessons, sentence } from "./lessons.js";
 import { asDigits, digitsFor, masks } from "./masks.js";
+import { model, shownOf } from "./model.js";
 
 export const limits = { tokens: 24, heads: [1, 2, 4, 6, 8], dims: [2, 4, 8, 16], tokenLength: 32 };
 export const cacheTypes = ["f32", "f16", "bf16", "int8"]; // as heed numbers them
@@ -10,6 +11,7 @@ const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const systemTheme = () => (prefersDark.matches ? "dark" : "light");
 
 const defaults = {
+  source: -1, // a sentence of the model; none: words of one's own, with vectors that are made up
   tokens: sentence,
   heads: 4,
   kvHeads: 4,
@@ -33,7 +35,10 @@ const defaults = {
 export const state = { ...defaults };
 
 // A step of the tour begins with its own numbers.
-const baseOf = (tour) => ({ ...defaults, ...lessons[tour - 1]?.shows });
+function baseOf(tour, source) {
+  const shows = lessons[tour - 1]?.shows;
+  return { ...defaults, ...shownOf(shows ? shows.source : source), ...shows };
+}
 const listeners = [];
 let scheduled = false;
 
@@ -110,8 +115,11 @@ function keepEdits() {
 // Whatever was said, what follows from it fits.
 function settle() {
   const count = words().length;
+  const real = shownOf(state.source);
+  if (real.tokens !== state.tokens) Object.assign(state, { source: -1 }, state.source < 0 ? {} : { heads: defaults.heads, kvHeads: defaults.heads, dim: defaults.dim });
+  else Object.assign(state, { heads: real.heads, dim: real.dim });
   if (!limits.heads.includes(state.heads)) state.heads = defaults.heads;
-  if (!limits.dims.includes(state.dim)) state.dim = defaults.dim;
+  if (!limits.dims.includes(state.dim) && state.source < 0) state.dim = defaults.dim;
   if (!kvChoices(state.heads).includes(state.kvHeads)) state.kvHeads = state.heads;
   if (!cacheTypes.includes(state.cacheType)) state.cacheType = defaults.cacheType;
   if (!/^[0-9a-f]*$/.test(state.hidden) || state.hidden.length !== Math.ceil((count * count) / 4)) state.hidden = "";
@@ -144,8 +152,8 @@ let writing;
 function writeAddress() {
   clearTimeout(writing);
   writing = setTimeout(() => {
-    const base = baseOf(state.tour);
-    const changed = Object.entries(state).filter(([name, value]) => name === "tour" ? value > 0 : value !== base[name]);
+    const base = baseOf(state.tour, state.source);
+    const changed = Object.entries(state).filter(([name, value]) => name === "tour" ? value > 0 : name === "source" ? value >= 0 : value !== base[name]);
     try {
       history.replaceState(null, "", `#${new URLSearchParams(changed)}`);
     } catch {
@@ -168,6 +176,9 @@ export function change(changes) {
   renderSoon();
 }
 
+// A sentence of the model, or one's own words again.
+export const chooseSource = (source) => change(model.sentences[source] ? { ...shownOf(source), hidden: "", mask: "" } : { ...defaults, theme: state.theme });
+
 export const startOver = () => change({ ...defaults, theme: state.theme });
 
 // Goes to a step of the tour; 0 leaves it and brings back what was there before it. A link into the tour has nothing before it.
@@ -181,7 +192,7 @@ export function goOnTour(tour) {
 // An address comes from outside: what it may not say is left at its default.
 export function readAddress() {
   const said = new URLSearchParams(location.hash.slice(1));
-  Object.assign(state, baseOf(Number(said.get("tour"))));
+  Object.assign(state, baseOf(Number(said.get("tour")), Number(said.get("source") ?? -1)));
   for (const [name, value] of said) {
     if (Object.hasOwn(defaults, name)) state[name] = typeof defaults[name] === "number" ? Number(value) : value;
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One query, from its vector to its result: scores, softmax and sum, with every number.
-import { cssColour } from "../../view/page/colour.js";
+import { cssColour, pixelOfDifference } from "../../view/page/colour.js";
 import { digitsOf } from "../../view/page/digits.js";
+import { byId } from "../../view/page/dom.js";
 import { visible } from "../../view/page/visible.js";
 import { lessons } from "./lessons.js";
 import { digits } from "./map.js";
@@ -16,9 +17,29 @@ function part(name, text = "", kind = "") {
   return made;
 }
 
+// A vector too long for numbers: a band for each, blue above 0 and orange below.
+function bands(floats) {
+  const row = part("div", "", "bands");
+  const largest = Math.max(...floats.map(Math.abs));
+  for (const x of floats) {
+    const band = part("i");
+    band.title = digits(x);
+    const pixel = pixelOfDifference(x, largest, state.theme === "dark");
+    band.style.background = `rgb(${pixel & 255} ${(pixel >> 8) & 255} ${(pixel >> 16) & 255})`;
+    row.append(band);
+  }
+  return row;
+}
+
 // The numbers of a vector, each of which can be changed.
 function inputs(kind, head, token, floats) {
   const cell = part("td", "", `vector ${kind}`);
+  if (state.source >= 0) {
+    const from = placeOf(head, token, 0, words().length);
+    cell.dataset.token = token;
+    cell.append(bands(floats.subarray(from, from + state.dim)));
+    return cell;
+  }
   const row = part("div", "", "numbers");
   for (let d = 0; d < state.dim; ++d) {
     const input = document.createElement("input");
@@ -34,6 +55,7 @@ function inputs(kind, head, token, floats) {
 }
 
 const stepsBox = document.getElementById("steps");
+for (const touched of ["pointerover", "click"]) stepsBox.addEventListener(touched, sayProducts);
 stepsBox.addEventListener("change", ({ target }) => {
   const text = target.value;
   if (!isFloat(target.valueAsNumber)) {
@@ -44,8 +66,28 @@ stepsBox.addEventListener("change", ({ target }) => {
   return change({ edits: editsWith(target.dataset.place, target.value) });
 });
 
+// What a key's products with the query add up to: the largest by name, the others together.
+let onPage = null; // the vectors
+function sayProducts({ target }) {
+  const cell = target.closest?.("td.k[data-token]");
+  if (!cell || !onPage) return;
+  const count = words().length;
+  const token = Number(cell.dataset.token);
+  const [asks, offers] = [placeOf(state.head, state.query, 0, count), placeOf(Math.floor(state.head / (state.heads / state.kvHeads)), token, 0, count)];
+  const products = Array.from({ length: state.dim }, (_, d) => onPage.q[asks + d] * onPage.k[offers + d]);
+  const largest = [...products].sort((a, b) => Math.abs(b) - Math.abs(a)).slice(0, 3);
+  const sum = products.reduce((a, b) => a + b, 0);
+  const rest = sum - largest.reduce((a, b) => a + b, 0);
+  const said = byId("products");
+  said.replaceChildren(bands(products), `“${words()[token]}”: ${largest.map(digits).join(" + ")} + ${digits(rest)} (${state.dim - 3} others) = ${digits(sum)}, the score before its scale`);
+}
+
 function numbers(floats) {
   const cell = part("td", "", "vector");
+  if (state.source >= 0) {
+    cell.append(bands(floats));
+    return cell;
+  }
   const row = part("div", "", "numbers");
   for (const x of floats) row.append(part("output", digits(x)));
   cell.append(row);
@@ -154,6 +196,10 @@ export function drawSteps(problem, vectors, found, hidden) {
   const tokens = words().map(visible);
   const { head, query, dim } = state;
   const steps = stepsOf(found);
+  onPage = vectors;
+  if (state.source >= 0) stepsBox.tabIndex = 0; // bands take no keyboard, so what scrolls does
+  else stepsBox.removeAttribute("tabindex");
+  byId("products").replaceChildren();
   const columns = columnsOf(problem, vectors, steps);
   const headings = part("tr", "", "columns");
   headings.append(headed("word", { how: "looked at", title: "the token looked at", kind: "vector" }), ...columns.map((each) => headed(each.name, each)));

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vectors of every token. What a head asks for differs from head to head, so that their maps do; any number may be
+// The vectors of every token: those of a model, or made up. What a head asks for then differs from head to head, so that their maps do; any number may be
 // put in by hand. All have two decimals: the numbers shown are the numbers computed with.
+import { model, vectorsOf } from "./model.js";
 import { parsedEdit, state, words } from "./state.js";
 
-export const headKinds = ["the same word", "the word before", "the first word", "the word after"];
+const headKinds = ["the same word", "the word before", "the first word", "the word after"];
+export const kindOf = (head) => (state.source < 0 ? headKinds[head % headKinds.length] : model.heads[head].asks);
 
 const frequencies = [1.9, 1, 0.5, 0.2, 1.4, 0.75, 0.35, 0.1];
 const rounded = (x) => Math.round(x * 100) / 100;
@@ -57,6 +59,10 @@ function withEdits(vectors, count) {
 // Query heads that share a KV head have the mean of their keys there, as checkpoints are converted.
 export function vectorsFor(kvHeads) {
   const { heads, dim } = state;
+  if (state.source >= 0) {
+    const real = vectorsOf(state.source, kvHeads);
+    return kvHeads === state.kvHeads ? withEdits(real, words().length) : real;
+  }
   const group = heads / kvHeads;
   const tokens = words();
   const all = tokens.map((word, place) => Array.from({ length: heads }, (_, head) => queryAndKey(head, place, word, dim)));

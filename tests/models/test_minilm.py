@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sentence encoder: what padding and company do to an embedding."""
 
+import pathlib
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -99,3 +102,16 @@ def test_attention_in_a_batch_has_the_bits_of_attention_alone(minilm, monkeypatc
             if not torch.equal(alone, out[one, :, upto]):
                 changed.append(f"layer {layer}, sentence {sentence}")
     assert not changed, f"{len(changed)} differ, first: {changed[0]}"
+
+
+def test_the_heads_of_the_playground_are_those_of_the_model():
+    """As playground/heads.py took them, to a hundredth: sums in another order round another way."""
+    sys.path.append(str(pathlib.Path(__file__).parents[2] / "playground"))
+    import heads
+
+    fresh, kept = heads.made(), heads.read()
+    assert fresh["heads"] == kept["heads"] and len(fresh["sentences"]) == len(kept["sentences"])
+    for new, old in zip(fresh["sentences"], kept["sentences"]):
+        assert (new["tokens"], new["query"], new["key"]) == (old["tokens"], old["query"], old["key"])
+        for kind in "qkv":
+            assert max(abs(a - b) for a, b in zip(new[kind], old[kind], strict=True)) <= 1, (old["text"], kind)

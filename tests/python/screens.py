@@ -118,6 +118,7 @@ class Screen:
         """What axe-core finds wrong, in words."""
         pytest.importorskip("selenium_axe_python")
         axe = importlib.resources.files("selenium_axe_python").joinpath("axe-core/axe.min.js").read_text(encoding="utf-8")
+        self.tab.driver.set_script_timeout(300)  # a large page on a busy machine
         if not self.tab.driver.execute_script("return Boolean(window.axe)"):
             self.tab.driver.execute_script(axe)
         found = self.tab.driver.execute_async_script("const done = arguments[arguments.length - 1]; axe.run().then((all) => done(all.violations))")

@@ -330,7 +330,7 @@ def test_everything_has_a_name_for_screen_readers(tab, page):
     assert unnamed == []
 
 
-LESSONS = ["A query", "Keys and scores", "Softmax", "Weights", "Values", "Heads", "Masks", "Shared keys: GQA and MQA", "The KV cache"]
+LESSONS = ["What does “it” mean?", "A query", "Keys and scores", "Softmax", "Weights", "Values", "Heads", "Masks", "Shared keys: GQA and MQA", "The KV cache"]
 
 
 @EVERY_SCREEN
@@ -357,7 +357,7 @@ def test_axe_finds_no_violation(tab, page, size, theme):
     screen = Screen(tab)
     screen.resize(size)
     play(tab, page)
-    for address in ("#query=8", "#tour=4", "#tour=7", "#tour=9"):
+    for address in ("#query=8", "#tour=1", "#tour=5", "#tour=8", "#tour=10"):
         screen.go(f"{address}&theme={theme}")
         assert screen.violations() == [], address
     refuse(tab)
@@ -381,7 +381,7 @@ def test_on_a_telephone_scores_and_weights_stand_beside_their_words(tab, page):
     box = lambda selector: tab.driver.execute_script("const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.right]", selector)  # noqa: E731
     for cell in ("td.score", "td.share", "td.weight"):
         assert box(f"#steps {cell}")[0] >= box("#steps tr:nth-child(3) th")[1] - 1 and box(f"#steps {cell}")[1] <= right
-    for tour, told in ((1, ".asking input"), (2, "td.k, td.score"), (3, "td.share, td.weight"), (5, "td.weight, td.v, #result output")):
+    for tour, told in ((2, ".asking input"), (3, "td.k, td.score"), (4, "td.share, td.weight"), (6, "td.weight, td.v, #result output")):
         screen.go(f"#tour={tour}")
         tab.until(lambda: tab.text("#tour-title").startswith(str(tour)), tab.text("#tour-title"))  # noqa: B023
         edges = tab.driver.execute_script(
@@ -424,9 +424,9 @@ def test_the_tour_is_walked_by_keyboard_to_its_end(tab, page):
 
 def test_a_step_of_the_tour_shows_what_it_tells_and_can_be_left(tab, page):
     Screen(tab).resize((1400, 900))
-    play(tab, page, "#tour=7")
+    play(tab, page, "#tour=8")
     assert tab.count("#map .unseen") == len(WORDS) * (len(WORDS) - 1) // 2
-    play(tab, page, "#tour=9")
+    play(tab, page, "#tour=10")
     assert tab.count(".sharing") == 2 and tab.text('[data-kind="MQA"] output') == f"{5 * 64:,} bytes" and tab.text('[data-kind="MHA"] output') == f"{5 * 256:,} bytes"
     tab.press("\ue00c")
     tab.until(lambda: not tab.one("#tour").is_displayed() and "tour=" not in tab.address(), "Escape does not leave the tour")
@@ -438,8 +438,9 @@ def test_the_tour_gives_back_what_it_found(tab, page):
     play(tab, page, "#tokens=a+b+c+d&heads=2&kvHeads=1&dim=4&head=1&query=2&cached=3&edits=q.1.2.0%3A2")
     before = tab.address(), weights(tab)
     tab.one("#take-tour").click()
-    tab.until(lambda: tab.count("#map .query-name") == len(WORDS), "the tour has other words")
+    tab.until(lambda: tab.count("#map .query-name") == 15, "the tour has other words")
     tab.one("#tour-next").click()
+    tab.until(lambda: tab.count("#map .query-name") == len(WORDS), "the next step has the model's words")
     tab.press("\ue00c")
     tab.until(lambda: tab.count("#map .query-name") == 4, "the words of the tour stay")
     assert np.array_equal(weights(tab), before[1]) and tab.count(".cells i.kept") == 2 * 3
@@ -459,12 +460,12 @@ def test_colours_axes_and_words_are_explained(tab, page):
 
 def test_a_link_restores_a_step_of_the_tour_and_what_was_changed_in_it(tab, page):
     Screen(tab).resize((1400, 900))
-    play(tab, page, "#tour=7")
+    play(tab, page, "#tour=8")
     tab.choose("#mask", "none")
     tab.until(lambda: tab.count("#map .unseen") == 0 and "hidden=" in tab.address(), tab.address())
     address = tab.address()
     play(tab, page, address)
-    assert tab.text("#tour-title").startswith("7 of") and tab.count("#map .unseen") == 0
+    assert tab.text("#tour-title").startswith("8 of") and tab.count("#map .unseen") == 0
 
 
 def before_its_scripts(screen, source):
@@ -522,7 +523,7 @@ def test_printed_it_is_light_and_whole(tab, page):
 def test_on_the_narrowest_screens_words_stay_whole_and_can_be_read(tab, page, width):
     screen = Screen(tab)
     screen.resize((width, 740))
-    for address in ("", "#heads=8&dim=16", "#tour=5"):
+    for address in ("", "#heads=8&dim=16", "#tour=6"):
         play(tab, page, address)
         screen.assert_in_order(True, f"{address} at {width}")
         assert tab.one("h1").rect["height"] < 30 and tab.one("header").rect["height"] < 64

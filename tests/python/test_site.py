@@ -70,7 +70,7 @@ def test_a_session_is_copied_as_it_was_typed(tab):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("page", ["index.html", "start.html", "attention.html", "performance.html"])
+@pytest.mark.parametrize("page", ["index.html", "start.html", "attention.html"])
 def test_axe_finds_nothing(tab, page, theme):
     screen = Screen(tab)
     screen.resize((390, 844))

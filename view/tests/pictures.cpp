@@ -7,6 +7,7 @@
 
 #include "heed/view.hpp"
 #include "view/colour.hpp"
+#include "view/font.hpp"
 
 namespace HEED_NAMESPACE::view {
 namespace {
@@ -44,6 +45,22 @@ TEST(Picture, markup_in_a_token_is_text_in_an_svg) {
   EXPECT_NE(svg.find("&lt;b&gt;&amp;"), std::string::npos);
   EXPECT_EQ(svg.find('\x01'), std::string::npos);
   EXPECT_NE(svg.find("url(#hidden)"), std::string::npos);
+}
+
+TEST(Picture, a_head_is_captioned_with_its_own_largest_weight_and_the_scale_with_its_end) {
+  Picture picture({.queries = 15, .keys = 15}, {.heads = 2, .kv_heads = 2});
+  const std::vector<float> uniform(std::size_t{2 * 15 * 15}, 1.0F / 15);
+  picture.add_rows({.weights = {uniform, {.heads = 2, .length = 15, .dim = 15}}});
+  const std::string svg = picture.svg();
+  EXPECT_NE(svg.find("head 0, up to 0.067"), std::string::npos);
+  EXPECT_NE(svg.find("its largest, at least 0.27"), std::string::npos);
+}
+
+TEST(Letters, are_lines_that_touch_and_not_dots) {
+  const std::vector<Stroke> strokes = strokes_of(letters_of("N")[0]);
+  EXPECT_EQ(distance_to(strokes, 0, 3.5), 0) << "between two dots above each other";
+  EXPECT_NEAR(distance_to(strokes, 1.5, 2.5), 0, 1e-12) << "across a corner";
+  EXPECT_EQ(distance_to(strokes, 2, 0), 2);
 }
 
 TEST(Picture, of_a_kind_that_it_does_not_know_is_refused_before_anything_is_written) {
