@@ -30,7 +30,7 @@ struct Step {
   void disturb() { cache.append_to(0, token.view(), token.view()); }
 };
 
-const char* const being_read = "busy: append_to: the cache is being read by another call";
+const char* const being_read = "busy: append_to: sequence 0 is being read by another call";
 
 // Tries to append in every task, from another thread.
 struct Intruder : Executor {
@@ -99,6 +99,32 @@ TEST(cached_threads, tokens_of_another_thread_come_before_a_call_or_after_it) {
   EXPECT_GT(taken, 0);
 }
 
+// Each steps a sequence of its own; the answers are those of a cache that nobody else uses.
+TEST(cached_threads, with_sequences_of_their_own_are_never_refused_and_answer_as_if_alone) {
+  constexpr int threads = 3, steps = 60;
+  Step step;
+  KvCache shared({.batch = threads, .kv_heads = 2, .capacity = 8 * steps, .dim = head_dim, .page_size = 16});
+  std::vector<std::string> wrong(threads);
+  const auto run_one = [&](int n) {
+    KvCache alone({.batch = 1, .kv_heads = 2, .capacity = 8 * steps, .dim = head_dim, .page_size = 16});
+    const std::int64_t own[] = {n};
+    for (int at = 0; at < steps && wrong[n].empty(); ++at) {
+      const Tensor x = random_tensor({1, 1, 1 + at % 4, model_dim}, static_cast<std::uint64_t>(100 * n + at));
+      Tensor found;
+      wrong[n] = refusal_of(
+          [&] { found = run(step.layer, {.x = x.view(), .cache = &shared, .sequences = own}, causal); });
+      if (wrong[n] == "nothing") wrong[n].clear();
+      const Tensor wanted = run(step.layer, {.x = x.view(), .cache = &alone}, causal);
+      if (wrong[n].empty() && bit_misses(found.values, wanted.values) != 0)
+        wrong[n] = "step " + std::to_string(at);
+    }
+  };
+  std::vector<std::thread> all;
+  for (int n = 0; n < threads; ++n) all.emplace_back(run_one, n);
+  for (std::thread& thread : all) thread.join();
+  for (const std::string& sentence : wrong) EXPECT_EQ(sentence, "");
+}
+
 struct Tokens {
   Tensor k = random_tensor({2, 2, 2, head_dim}, 1), v = random_tensor({2, 2, 2, head_dim}, 2);
 };
@@ -125,13 +151,13 @@ TEST(appended_tokens, are_not_taken_back_before_readers_are_done) {
   std::optional<layer::AppendedTokens> appended;
   appended.emplace(step.cache, sequences, t.k.view(), t.v.view());
   std::optional<cache::CacheReading> reading;
-  reading.emplace(step.cache);
+  reading.emplace(step.cache, cache::SequenceNumbers{1});
   std::atomic<bool> is_undone{false};
   std::thread undo([&] {
     appended.reset();
     is_undone = true;
   });
-  while (refusal_of([&] { static_cast<void>(step.cache.length(0)); }) == "nothing") std::this_thread::yield();
+  while (refusal_of([&] { step.cache.fork(1); }) == "nothing") std::this_thread::yield();
   EXPECT_EQ(reading->sequence(1).length, 22) << "nobody else comes in, and who is there goes on";
   EXPECT_FALSE(is_undone);
   reading.reset();
