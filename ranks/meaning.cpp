@@ -92,7 +92,7 @@ void describe_options(Agreement& a, const Options& options) {
   constexpr double none = std::numeric_limits<double>::max();  // which no float is, NaN included
   a.add_bits("options.scale, in bits,", options.scale ? double{*options.scale} : none);
   a.add_bits("options.softcap, in bits,", options.softcap ? double{*options.softcap} : 0.0);
-  a.add_bits("options.dropout, in bits,", options.dropout ? double{options.dropout->drop_probability} : 0.0);
+  a.add_bits("options.dropout, in bits,", options.dropout ? options.dropout->drop_probability : 0.0);
   a.add("options.dropout.seed", options.dropout ? static_cast<std::int64_t>(options.dropout->seed) : 0);
   a.add("options.head_map", static_cast<std::int64_t>(options.head_map));
   a.add("that options.bias is given", options.bias.has_value());

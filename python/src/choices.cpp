@@ -158,7 +158,7 @@ constexpr std::array keywords_known{
             true},
     Keyword{"sink", read_sink, true, true},
     Keyword{"dropout",
-            [](Choices& c, nb::handle o) { c.options.dropout = Dropout{read_float("dropout", o), 0}; }, true,
+            [](Choices& c, nb::handle o) { c.options.dropout = Dropout{read_double("dropout", o), 0}; }, true,
             false},
     Keyword{"seed", [](Choices& c, nb::handle o) { c.seed = read_seed(o); }, true, true},
     Keyword{"layout", read_layout, true, false},

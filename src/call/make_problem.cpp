@@ -48,6 +48,8 @@ void round_to_f32(const char* name, std::optional<double>& number) {
 void round_choices(Options& options) {
   round_to_f32("options.scale", options.scale);
   round_to_f32("options.softcap", options.softcap);
+  if (options.dropout)
+    options.dropout->drop_probability = static_cast<float>(options.dropout->drop_probability);
 }
 
 void check_f64(const Problem& p) {
@@ -440,7 +442,7 @@ void check_choices(const Outputs& outputs, const Options& options) {
   if (options.softcap && !(std::isfinite(*options.softcap) && *options.softcap > 0))
     throw refusal(Error::value, "options.softcap: ", *options.softcap, " is not a finite number above 0");
   if (options.dropout) {
-    const float p = options.dropout->drop_probability;
+    const double p = options.dropout->drop_probability;
     if (!(p >= 0 && p < 1))
       throw refusal(Error::value, "options.dropout.drop_probability: ", p, " is outside [0, 1)");
   }
