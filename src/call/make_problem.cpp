@@ -48,8 +48,12 @@ void round_to_f32(const char* name, std::optional<double>& number) {
 void round_choices(Options& options) {
   round_to_f32("options.scale", options.scale);
   round_to_f32("options.softcap", options.softcap);
-  if (options.dropout)
-    options.dropout->drop_probability = static_cast<float>(options.dropout->drop_probability);
+  if (!options.dropout) return;
+  double& drop_probability = options.dropout->drop_probability;
+  const auto rounded = static_cast<float>(drop_probability);
+  if (rounded == 1)
+    throw refusal(Error::value, "options.dropout.drop_probability: ", drop_probability, " is 1 in f32");
+  drop_probability = rounded;
 }
 
 void check_f64(const Problem& p) {
@@ -95,8 +99,8 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   const Extents extents = extents_of(p);
   check_extents(arguments.all(), extents);
   check_dtypes(arguments.all(), inputs.q.dtype);
-  if (inputs.q.dtype != DType::f64) round_choices(p.options);
   check_choices(p.outputs, options);
+  if (inputs.q.dtype != DType::f64) round_choices(p.options);
 
   p.scale = static_cast<float>(options.scale.value_or(default_scale(p.dim)));
   if (inputs.cache) apply_cache_window(p);
