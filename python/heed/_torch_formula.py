@@ -7,6 +7,7 @@ memory at once.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -124,6 +125,7 @@ def _for_each_head(x: Tensor, heads: int, options: Options) -> Tensor:
 
 def _scores(q: Tensor, k: Tensor, options: Options, stage: str) -> Tensor:
     wide = computed_in(q)
+    _check_places(q, k, options)
     scores = (q.to(wide) * _scale(q, options)) @ _for_each_head(k, q.shape[1], options).to(wide).transpose(2, 3)
     if stage == "raw":
         return scores
@@ -164,6 +166,22 @@ def _said_align(options: Options) -> str:
     return "ends" if options.causal == "ends" else "starts"
 
 
+def _check_places(q: Tensor, k: Tensor, options: Options) -> None:
+    """A place that nobody has said is one place only where queries and keys are as many."""
+    is_said = options.causal in ("starts", "ends")
+    unsaid = {
+        "causal": options.causal == "equal",
+        "window": options.window is not None and not (is_said or options.window_align),
+        "document": options.document is not None and options.query_document is None and not (is_said or options.document_align),
+        "alibi": options.alibi is not None and not (is_said or options.alibi_align),
+    }
+    for name in (name for name, is_unsaid in unsaid.items() if is_unsaid):
+        with warnings.catch_warnings():  # a trace does not hold for others, whose lengths differ
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            if q.shape[2] != k.shape[2]:
+                raise heed.Error(f'{name}: {int(q.shape[2])} queries, {int(k.shape[2])} keys; say "starts" or "ends"')
+
+
 def _places(q: Tensor, k: Tensor, align: str) -> tuple[Tensor, Tensor]:
     """The positions of queries, (queries, 1), and of keys, (1, keys)."""
     query, key = counted(q), counted(k)
@@ -190,8 +208,8 @@ def _seen(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
     if options.window is not None:
         query, key = _places(q, k, options.window_align or _said_align(options))
         before, after = (min(reach, 2**62) for reach in options.window)
-        inside = (key >= query - before) & (key <= query + after)
-        parts.append(inside | (key < options.front) if options.front else inside)
+        left = key >= query - before
+        parts.append((left | (key < options.front) if options.front else left) & (key <= query + after))
     if options.key_lengths is not None:
         key = counted(k)
         parts.append((key < options.key_lengths.to(q.device)[:, None])[:, None, None, :])
@@ -210,9 +228,9 @@ def _seen(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
 def _same_document(q: Tensor, k: Tensor, options: Options) -> Tensor:
     of_keys = options.document.to(q.device)
     if options.query_document is not None:
-        of_queries = options.query_document.to(q.device)
+        same = options.query_document.to(q.device)[..., :, None] == of_keys[..., None, :]
     else:
-        query, _ = _places(q, k, options.document_align or _said_align(options))
-        of_queries = of_keys[..., query[:, 0].clamp(min=0).minimum(counted(k)[-1])]
-    same = of_queries[..., :, None] == of_keys[..., None, :]
+        query, key = _places(q, k, options.document_align or _said_align(options))
+        at = query.clamp(min=0).minimum(key[:, -1:])  # a query that stands at no key is of no document
+        same = (of_keys[..., at[:, 0], None] == of_keys[..., None, :]) & (at == query)
     return same[:, None] if same.ndim == 3 else same

@@ -212,6 +212,7 @@ static void nothing_moves(void) {
   IS_AT(heed_executor_config, run, 16);
   IS_AT(heed_executor_config, concurrency, 24);
   HAS_SIZE(heed_executor_config, 32);
+  IS_AT(heed_options, drop_probability_f64, 304);
 
   HAS_SIZE(heed_scaling, 72);
   IS_AT(heed_rotary, dims, 16);
