@@ -12,7 +12,9 @@ import torch
 from transformers import AttentionInterface
 
 import heed
+from heed import _transformers_own
 from heed._showing import Rows, ShownLayer, ShownRun, stretches
+from heed._transformers_masks import SeenKeys
 
 __all__ = ["ModelRun", "watch"]
 
@@ -21,8 +23,8 @@ def _hidden_and_bias(mask: torch.Tensor | None, entry: int) -> tuple[torch.Tenso
     """What a mask says for one batch entry: booleans (heads or 1, queries, keys), True = hidden; and what it adds."""
     if mask is None:
         return None, None
-    if hasattr(mask, "dense"):
-        mask = mask.dense()
+    if isinstance(mask, SeenKeys):
+        mask = mask.seen()
     mask = mask[entry if mask.shape[0] > 1 else 0]
     if mask.dtype == torch.bool:
         return ~mask, None
@@ -217,7 +219,8 @@ def watch(model: torch.nn.Module, layers: Iterable[int] | None = None, entry: in
         def attend_and_record(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, *others: Any, **options: Any) -> Any:
             answer = attend(module, query, key, *others, **options)
             mask = others[1] if len(others) > 1 else options.get("attention_mask")
-            run.record(module, query, key, mask, dict(options))
+            shows_every_key = attend is default or name in _transformers_own.names  # without a mask; the others are causal then
+            run.record(module, query, key, mask, options | ({"is_causal": False} if shows_every_key else {}))
             return answer
 
         return attend_and_record
