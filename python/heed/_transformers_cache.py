@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 import heed
 from heed import _torch_tensors
@@ -235,7 +235,7 @@ def windows_of_layers(decoder: Any) -> list[int | None]:
     ]
 
 
-class HeedCache(Cache):
+class HeedCache(DynamicCache):
     """What `past_key_values=` takes: the keys and values of all layers, each layer's in a heed.KvCache.
 
     capacity is how many tokens a sequence may have, the model's max_position_embeddings unless it is said; memory is
@@ -269,7 +269,7 @@ class HeedCache(Cache):
         layers = [
             HeedCacheLayer(capacity, window, dtype=dtype, quantize=quantize, **choices) for window in windows_of_layers(decoder)
         ]
-        super().__init__(layers=layers)
+        Cache.__init__(self, layers=layers)  # to an EncoderDecoderCache it is a dynamic one: it grows, and can be cropped
 
     @property
     def bytes(self) -> int:

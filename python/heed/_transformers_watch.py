@@ -13,6 +13,7 @@ from transformers import AttentionInterface
 
 import heed
 from heed._showing import Rows, ShownLayer, ShownRun, stretches
+from heed._transformers_masks import SeenKeys
 
 __all__ = ["ModelRun", "watch"]
 
@@ -21,8 +22,8 @@ def _hidden_and_bias(mask: torch.Tensor | None, entry: int) -> tuple[torch.Tenso
     """What a mask says for one batch entry: booleans (heads or 1, queries, keys), True = hidden; and what it adds."""
     if mask is None:
         return None, None
-    if hasattr(mask, "dense"):
-        mask = mask.dense()
+    if isinstance(mask, SeenKeys):
+        mask = mask.seen()
     mask = mask[entry if mask.shape[0] > 1 else 0]
     if mask.dtype == torch.bool:
         return ~mask, None

@@ -15,8 +15,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from transformers import masking_utils  # noqa: E402
+from transformers.models.bert import modeling_bert as bert  # noqa: E402
 
 import heed.transformers  # noqa: E402
+from heed import _transformers_masks, _transformers_own  # noqa: E402
 
 heed.transformers.register("heed")
 
@@ -174,7 +176,7 @@ def test_no_matrix_of_queries_by_keys_is_made(family, lengths, monkeypatch):
 
     models = decoder(family)
     ids, mask = tokens(*lengths)
-    monkeypatch.setattr(heed.transformers, "sdpa_mask", refuse)
+    monkeypatch.setattr(_transformers_masks, "sdpa_mask", refuse)
     monkeypatch.setattr(heed.transformers.SeenKeys, "dense", refuse)
     models.heed.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
 
@@ -295,11 +297,8 @@ def test_every_mask_means_what_transformers_own_mask_means():
             **arguments, allow_is_causal_skip=is_causal, allow_is_bidirectional_skip=not is_causal
         )
         dense = masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False)
-        if ours is None:  # what attend() does then
-            ours = torch.ones(queries, keys, dtype=torch.bool)
-            ours = (ours.tril(keys - queries) if is_causal else ours).expand(3, 1, queries, keys)
-        named += isinstance(ours, heed.transformers.SeenKeys)
-        if not torch.equal(ours & True, dense):
+        named += ours.pattern is not None
+        if not torch.equal(ours.seen(), dense) or not torch.equal(ours + 0, masking_utils.eager_mask(**arguments)):
             failures.append(f"{name}, {queries} queries at {q_offset}, {keys} keys at {kv_offset}, {padding}")
     assert not failures, f"{len(failures)} of {len(calls)} masks differ, first: {failures[0]}"
     assert named > len(calls) // 4
@@ -307,19 +306,98 @@ def test_every_mask_means_what_transformers_own_mask_means():
 
 @pytest.mark.parametrize("padding", [None, "none"])
 @pytest.mark.parametrize("lengths", [(6, 6, 0), (1, 9, 8), (4, 9, 5)])
-def test_without_padding_there_is_no_mask(lengths, padding):
+def test_a_mask_says_causal_or_every_key_and_never_none(lengths, padding):
     queries, keys, q_offset = lengths
     arguments = {"batch_size": 3, "q_length": queries, "kv_length": keys, "q_offset": q_offset}
     arguments["attention_mask"] = padding_of(padding, keys)
-    assert heed.transformers.make_mask(**arguments) is None
-    is_wanted = heed.transformers.make_mask(**arguments, allow_is_causal_skip=False)
-    assert torch.equal(is_wanted & True, masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False))
+    for function, pattern in (
+        (masking_utils.causal_mask_function, heed.transformers.Pattern(causal=True)),
+        (masking_utils.bidirectional_mask_function, heed.transformers.Pattern(causal=False)),
+    ):
+        for causal_skip, bidirectional_skip in itertools.product((False, True), repeat=2):
+            mask = heed.transformers.make_mask(
+                **arguments, mask_function=function, allow_is_causal_skip=causal_skip,
+                allow_is_bidirectional_skip=bidirectional_skip,
+            )  # fmt: skip
+            assert mask.pattern == pattern and mask.padding is None and mask.drawn is None
+
+
+def call_of_attention(module, mask, **others):
+    """(what attend answers, what transformers' plain attention does) over one set of queries, keys and values."""
+    q, k, v = torch.randn(3, 2, 4, 5, 8, generator=torch.Generator().manual_seed(4))
+    ours, _ = heed.transformers.attend(module, q, k, v, mask, **others)
+    theirs, _ = bert.eager_attention_forward(module, q, k, v, mask)
+    return ours, theirs
+
+
+def module_that(**says):
+    module = torch.nn.Module().eval()
+    for name, value in says.items():
+        setattr(module, name, value)
+    return module
+
+
+@pytest.mark.parametrize("says", [{}, {"is_causal": False}], ids=["nothing", "not causal"])
+def test_a_model_that_hands_over_no_mask_means_every_key(says):
+    ours, theirs = call_of_attention(module_that(**says), None)
+    torch.testing.assert_close(ours, theirs)
+    ours, theirs = call_of_attention(module_that(is_causal=True), None, is_causal=False)
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("how", ["module", "call"])
+def test_no_mask_where_the_module_says_causal_is_refused(how):
+    module, others = (module_that(is_causal=True), {}) if how == "module" else (module_that(), {"is_causal": True})
+    with pytest.raises(heed.KindError, match=r"^attention_mask: None, and Module says is_causal"):
+        call_of_attention(module, None, **others)
+
+
+def test_a_mask_decides_whatever_a_module_says_of_itself():
+    for causal in (False, True):
+        mask = heed.transformers.make_mask(2, 5, 5, mask_function=masking_utils.causal_mask_function)
+        ours, theirs = call_of_attention(module_that(is_causal=causal), mask)
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_tensors_of_continuous_batching_are_of_no_consequence():
+    plain, _ = call_of_attention(module_that(), None)
+    handed, _ = call_of_attention(
+        module_that(), None, logits_indices=torch.arange(3), logits_processor_args=torch.ones(2, 3)
+    )
+    assert torch.equal(plain, handed)
+    with pytest.raises(heed.KindError, match=r"^block_indices: a tensor that heed's attention does not know"):
+        call_of_attention(module_that(), None, block_indices=torch.arange(3))
+
+
+def test_only_the_keys_that_an_index_chooses_are_seen():
+    indices = torch.tensor([[[0, 0], [0, 1], [1, 2], [0, 3], [2, 4]]] * 2)
+    chosen = torch.zeros(2, 5, 5, dtype=torch.bool).scatter_(-1, indices, True)[:, None]
+    mask = heed.transformers.make_mask(2, 5, 5, attention_mask=torch.tensor([[1, 1, 1, 1, 0], [1] * 5]).bool())
+    lowest = torch.finfo(torch.float32).min
+    both = torch.zeros(2, 1, 5, 5).masked_fill(~(chosen & mask.seen()), lowest)
+    for given in (mask, mask.seen(), mask + 0):
+        ours, _ = call_of_attention(module_that(), given, indices=indices)
+        _, theirs = call_of_attention(module_that(), both)
+        torch.testing.assert_close(ours[:, 1:], theirs[:, 1:])
+
+
+def test_a_model_that_computes_its_attention_itself_does_so_as_with_eager_and_says_so(caplog):
+    config = transformers.GPTJConfig(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64)
+    with caplog.at_level("WARNING", logger="heed.transformers"):
+        _transformers_own._told.clear()
+        models = trio(transformers.AutoModelForCausalLM, config, "f32")
+        ours = transformers.AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation="heed").eval()
+    assert "GPTJ" in caplog.text and "computes some attention itself" in caplog.text
+    ours.load_state_dict(models.eager.state_dict())
+    ids, mask = tokens(9, 4)
+    with torch.no_grad():
+        assert torch.equal(ours(ids, attention_mask=mask).logits, models.eager(ids, attention_mask=mask).logits)
 
 
 def test_padding_is_looked_at_once_for_all_layers(monkeypatch):
     looks = []
-    look = heed.transformers._lengths
-    monkeypatch.setattr(heed.transformers, "_lengths", lambda padding: looks.append(padding) or look(padding))
+    look = _transformers_masks._lengths
+    monkeypatch.setattr(_transformers_masks, "_lengths", lambda padding: looks.append(padding) or look(padding))
     padding = torch.tensor([[True, True, False], [True, True, True]])
     mask = heed.transformers.make_mask(2, 3, 3, attention_mask=padding)
     q = torch.randn(2, 4, 3, 8)
@@ -328,23 +406,23 @@ def test_padding_is_looked_at_once_for_all_layers(monkeypatch):
     assert len(looks) == 1
 
 
-def test_everybody_else_sees_an_ordinary_mask():
+def test_everybody_else_sees_the_mask_of_eager_attention():
     padding = torch.tensor([[False, True, True, True, True, False, False], [True, True, True, True, True, False, False]])
     pattern = heed.transformers.Pattern(causal=True, window=(2, 0))
-    mask = heed.transformers.SeenKeys((2, 4, 7), pattern, filled=5, padding=padding)
+    mask = heed.transformers.SeenKeys((2, 4, 7), pattern, filled=5, padding=padding, dtype=torch.bfloat16)
     dense = mask.dense()
-    assert type(dense) is torch.Tensor and dense.shape == mask.shape == (2, 1, 4, 7) and mask.dtype == torch.bool
-    assert dense[0, 0].tolist() == [
+    assert type(dense) is torch.Tensor and dense.shape == mask.shape == (2, 1, 4, 7) and mask.dtype == dense.dtype == torch.bfloat16
+    assert mask.seen()[0, 0].tolist() == [
         [False, True, False, False, False, False, False],
         [False, True, True, False, False, False, False],
         [False, True, True, True, False, False, False],
         [False, False, True, True, True, False, False],
     ]
+    assert torch.equal(dense, torch.zeros(2, 1, 4, 7).bfloat16().masked_fill(~mask.seen(), torch.finfo(torch.bfloat16).min))
     for look in (
         lambda m: m[:, :, 1:, :3],
-        lambda m: ~m,
-        lambda m: m.to(torch.float32),
-        lambda m: torch.where(m, 0.0, 1.0),
+        lambda m: m < 0,
+        lambda m: torch.randn(2, 1, 4, 7, generator=torch.Generator().manual_seed(1)) + m,
         lambda m: torch.cat([m, m], -1),
         lambda m: m.expand(2, 3, 4, 7),
         lambda m: m.clone(),
