@@ -83,11 +83,6 @@ class SeenKeys(torch.Tensor):
         """How many keys are seen by some query."""
         return int(self.end)
 
-    @property
-    def is_every_key(self) -> bool:
-        """Whether nothing is hidden from anybody."""
-        return self.pattern == EVERY_KEY and self.padding is None
-
     @functools.cached_property
     def lengths(self) -> list[int] | None:
         """Tokens per batch entry, where all padding is at the end. Every layer asks, and a GPU has to wait for an answer."""
@@ -182,19 +177,20 @@ def make_mask(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     **others: Any,
-) -> torch.Tensor:
-    """The mask that `attend` is handed: always a `SeenKeys`, but in what is being compiled, where it is eager attention's dense one.
+) -> torch.Tensor | None:
+    """The mask that `attend` is handed: a `SeenKeys`; in what is being compiled, eager attention's dense one.
 
     The arguments are those of transformers' mask interface: queries and keys are at positions from q_offset and
     kv_offset on, attention_mask is (batch, tokens) with True for a token, and the flags say whether the mask function is one of
-    transformers' own with nothing laid over it. None, by which other implementations mean one of two things, is never answered.
+    transformers' own with nothing laid over it. None is answered where eager attention's mask is None, and so means every key: some
+    models hand it on to code that refuses any mask of that size.
     """
     drawing = {
         "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset, "kv_offset": kv_offset,
         "mask_function": mask_function, "attention_mask": attention_mask, "device": device, **others,
     }  # fmt: skip
     if torch.compiler.is_compiling():
-        return eager_mask(**drawing, dtype=dtype)
+        return eager_mask(**drawing, dtype=dtype, allow_is_bidirectional_skip=allow_is_bidirectional_skip, local_size=local_size)
     is_plain = allow_is_causal_skip or allow_is_bidirectional_skip
     pattern = _pattern_of(mask_function, local_size if is_plain else None)
     filled = kv_length
@@ -211,6 +207,8 @@ def make_mask(
     if window is not None and min(window[0], filled if pattern.causal else window[1]) >= filled - 1:
         window = None
     padding = _padding(attention_mask, kv_offset, filled)
+    if allow_is_bidirectional_skip and padding is None and window is None and not pattern.causal:
+        return None
     if padding is not None:  # as wide as the mask, so that a cache that fills up changes no shape
         padding = torch.nn.functional.pad(padding, (0, kv_length - filled))
     return SeenKeys(shape, Pattern(pattern.causal, window), filled, padding, device, dtype)

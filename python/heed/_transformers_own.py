@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 __all__ = ["serve_models_with_attention_of_their_own"]
 
 _logger = logging.getLogger("heed.transformers")
-_names: set[str] = set()  # what heed is registered as
+names: set[str] = set()  # what heed is registered as
 _told: set[str] = set()  # modules of models that were told
 
 
@@ -50,8 +50,8 @@ def serve_models_with_attention_of_their_own(name: str) -> None:
 
     transformers asks `get_correct_attn_implementation` of every model and part of one before it makes its layers.
     """
-    is_first = not _names
-    _names.add(name)
+    is_first = not names
+    names.add(name)
     if not is_first:
         return
     original = PreTrainedModel.get_correct_attn_implementation
@@ -59,7 +59,7 @@ def serve_models_with_attention_of_their_own(name: str) -> None:
     @functools.wraps(original)
     def get_correct_attn_implementation(self: PreTrainedModel, requested_attention: str | None, *others: bool, **options: bool) -> str:
         found = original(self, requested_attention, *others, **options)
-        if found in _names:
+        if found in names:
             _teach(self, found)
         return found
 

@@ -12,6 +12,7 @@ import torch
 from transformers import AttentionInterface
 
 import heed
+from heed import _transformers_own
 from heed._showing import Rows, ShownLayer, ShownRun, stretches
 from heed._transformers_masks import SeenKeys
 
@@ -218,7 +219,8 @@ def watch(model: torch.nn.Module, layers: Iterable[int] | None = None, entry: in
         def attend_and_record(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, *others: Any, **options: Any) -> Any:
             answer = attend(module, query, key, *others, **options)
             mask = others[1] if len(others) > 1 else options.get("attention_mask")
-            run.record(module, query, key, mask, dict(options))
+            shows_every_key = attend is default or name in _transformers_own.names  # without a mask; the others are causal then
+            run.record(module, query, key, mask, options | ({"is_causal": False} if shows_every_key else {}))
             return answer
 
         return attend_and_record

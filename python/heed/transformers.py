@@ -60,13 +60,12 @@ def _options_of(mask: SeenKeys, keys: int) -> dict[str, Any]:
     return options
 
 
-def _check_none_is_every_key(module: torch.nn.Module, is_causal: bool | None, queries: int) -> None:
-    """A model that hands over no mask means every key, as eager attention takes it. Where sdpa would take it as causal, nobody knows."""
-    says = getattr(module, "is_causal", False) if is_causal is None else is_causal
-    if says and queries > 1:
+def _check_none_is_every_key(is_causal: bool | None, queries: int) -> None:
+    """No mask means every key, as in eager attention: `make_mask` answers None for nothing else, and models that make none mean it."""
+    if is_causal and queries > 1:
         raise heed.KindError(
-            f"attention_mask: None, and {type(module).__name__} says is_causal: transformers' eager attention shows every key then, its "
-            "sdpa attention those up to the query; give a mask, or is_causal=False for every key"
+            "is_causal: True without a mask is causal in transformers' sdpa attention and every key in its eager attention; give "
+            "attention_mask, which says it, or leave is_causal out for every key"
         )
 
 
@@ -141,9 +140,7 @@ def attend(
     if isinstance(attention_mask, SeenKeys) and torch.compiler.is_compiling():
         attention_mask = attention_mask.seen()
     if attention_mask is None:
-        _check_none_is_every_key(module, is_causal, queries)
-    elif isinstance(attention_mask, SeenKeys) and attention_mask.is_every_key:
-        pass  # however many keys there are: models make such masks, which eager attention is not handed, for fewer than they have
+        _check_none_is_every_key(is_causal, queries)
     elif isinstance(attention_mask, SeenKeys):
         options.update(_options_of(attention_mask, keys))
         if attention_mask.filled < keys:

@@ -72,6 +72,8 @@ def fields_of(config, layers):
                 fields[name] = type(value)(new) if isinstance(value, tuple) else new
         elif cut(name, value, layers) != value:
             fields[name] = cut(name, value, layers)
+    if {"num_attention_heads", "num_key_value_heads"} <= vars(config).keys() and config.num_attention_heads == config.num_key_value_heads:
+        fields["num_key_value_heads"] = 4  # models that widen one latent key to all heads have no groups
     rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     if isinstance(rotary, dict) and "mrope_section" in rotary and "rope_parameters" in vars(config):
         fields["rope_parameters"] = {**rotary, "mrope_section": [2, 1, 1]}
@@ -177,7 +179,7 @@ def ways_to_call(model):
     if type(model).__name__.endswith("ForMultipleChoice"):
         known["input_ids"] = [known["input_ids"][0][:, None].repeat(1, 3, 1)]
     future = ["past_time_features", "past_observed_mask", "future_values", "future_time_features"]
-    for extra in ([], ["decoder_input_ids"], ["pixel_values"], ["input_ids"], ["bbox"], ["input_ids", "pixel_values"], ["input_features"], future):
+    for extra in (future, ["decoder_input_ids"], ["pixel_values"], ["input_ids"], ["bbox"], ["input_ids", "pixel_values"], ["input_features"]):
         wanted = [name for name in dict.fromkeys([*names, *extra]) if name in accepted]
         if not wanted or not all(name in known for name in wanted):
             continue

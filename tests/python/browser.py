@@ -53,7 +53,7 @@ class Tab:
         return self.driver.find_elements("css selector", selector)
 
     def one(self, selector):
-        return self.driver.find_element("css selector", selector)
+        return self.until(lambda: self.all(selector), f"there is no {selector}")[0]
 
     def count(self, selector):
         return len(self.all(selector))
@@ -80,9 +80,10 @@ class Tab:
 
         return ActionChains(self.driver, duration=20)
 
-    # How many different colours a canvas has, of so many sampled pixels.
+    # How many different colours a canvas has; none before it is there.
     def colours(self, selector, nth=0):
         return self.driver.execute_script(
             "const c = document.querySelectorAll(arguments[0])[arguments[1]];"
+            "if (!c?.width || !c.height) return 0;"
             "const d = new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer);"
             "return new Set(d).size", selector, nth)  # fmt: skip

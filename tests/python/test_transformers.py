@@ -306,20 +306,18 @@ def test_every_mask_means_what_transformers_own_mask_means():
 
 @pytest.mark.parametrize("padding", [None, "none"])
 @pytest.mark.parametrize("lengths", [(6, 6, 0), (1, 9, 8), (4, 9, 5)])
-def test_a_mask_says_causal_or_every_key_and_never_none(lengths, padding):
+def test_no_mask_means_every_key_and_never_causal(lengths, padding):
     queries, keys, q_offset = lengths
     arguments = {"batch_size": 3, "q_length": queries, "kv_length": keys, "q_offset": q_offset}
     arguments["attention_mask"] = padding_of(padding, keys)
-    for function, pattern in (
-        (masking_utils.causal_mask_function, heed.transformers.Pattern(causal=True)),
-        (masking_utils.bidirectional_mask_function, heed.transformers.Pattern(causal=False)),
-    ):
-        for causal_skip, bidirectional_skip in itertools.product((False, True), repeat=2):
-            mask = heed.transformers.make_mask(
-                **arguments, mask_function=function, allow_is_causal_skip=causal_skip,
-                allow_is_bidirectional_skip=bidirectional_skip,
-            )  # fmt: skip
-            assert mask.pattern == pattern and mask.padding is None and mask.drawn is None
+    for causal_skip, bidirectional_skip in itertools.product((False, True), repeat=2):
+        arguments |= {"allow_is_causal_skip": causal_skip, "allow_is_bidirectional_skip": bidirectional_skip}
+        causal = heed.transformers.make_mask(**arguments, mask_function=masking_utils.causal_mask_function)
+        assert causal.pattern == heed.transformers.Pattern(causal=True) and causal.padding is None and causal.drawn is None
+        every = heed.transformers.make_mask(**arguments, mask_function=masking_utils.bidirectional_mask_function)
+        theirs = masking_utils.eager_mask(**arguments, mask_function=masking_utils.bidirectional_mask_function)
+        assert (every is None) == (theirs is None) == bidirectional_skip
+        assert every is None or every.pattern == heed.transformers.Pattern(causal=False)
 
 
 def call_of_attention(module, mask, **others):
@@ -337,19 +335,15 @@ def module_that(**says):
     return module
 
 
-@pytest.mark.parametrize("says", [{}, {"is_causal": False}], ids=["nothing", "not causal"])
+@pytest.mark.parametrize("says", [{}, {"is_causal": False}, {"is_causal": True}], ids=["nothing", "not causal", "causal"])
 def test_a_model_that_hands_over_no_mask_means_every_key(says):
     ours, theirs = call_of_attention(module_that(**says), None)
     torch.testing.assert_close(ours, theirs)
-    ours, theirs = call_of_attention(module_that(is_causal=True), None, is_causal=False)
-    torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("how", ["module", "call"])
-def test_no_mask_where_the_module_says_causal_is_refused(how):
-    module, others = (module_that(is_causal=True), {}) if how == "module" else (module_that(), {"is_causal": True})
-    with pytest.raises(heed.KindError, match=r"^attention_mask: None, and Module says is_causal"):
-        call_of_attention(module, None, **others)
+def test_is_causal_without_a_mask_is_refused():
+    with pytest.raises(heed.KindError, match=r"^is_causal: True without a mask is causal in transformers' sdpa attention and every key"):
+        call_of_attention(module_that(), None, is_causal=True)
 
 
 def test_a_mask_decides_whatever_a_module_says_of_itself():

@@ -89,6 +89,39 @@ def test_a_cropped_cache_goes_on_as_if_nothing_had_come(family):
     assert torch.equal(in_pieces(model, cache, ids[:1], (7,)), in_pieces(model, HeedCache(model.config), ids[:1], (7,)))
 
 
+def encoder_decoder():
+    config = transformers.BartConfig(
+        vocab_size=small.VOCABULARY, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+        encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=64, forced_eos_token_id=None, eos_token_id=None, pad_token_id=0,
+        decoder_start_token_id=1,
+    )  # fmt: skip
+    return small.trio(transformers.AutoModelForSeq2SeqLM, config, "f32").heed
+
+
+def beside_its_own(config, **choices):
+    return transformers.EncoderDecoderCache(HeedCache(config, **choices), transformers.DynamicCache(config=config))
+
+
+@pytest.mark.parametrize("model", [encoder_decoder, lambda: small.decoder("llama").heed, lambda: small.decoder("mistral").heed],
+                         ids=["encoder and decoder", "decoder", "decoder with a window"])  # fmt: skip
+@pytest.mark.parametrize("drafting", ["prompt lookup", "a draft model", "beams"])
+def test_drafted_tokens_are_taken_back_from_a_cache(model, drafting):
+    model = model()
+    ids, _ = small.tokens(12)
+    ids[0, 4:8] = ids[0, :4]  # something to look up
+    wrap = beside_its_own if model.config.is_encoder_decoder else HeedCache
+    how = {"max_new_tokens": 20, "min_new_tokens": 20, "do_sample": False}
+    draft = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in draft.parameters():  # so that some tokens are taken and others are not
+            parameter.mul_(1 + 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    more = {
+        "prompt lookup": {"prompt_lookup_num_tokens": 3}, "a draft model": {"assistant_model": draft}, "beams": {"num_beams": 3}
+    }[drafting]  # fmt: skip
+    plain = model.generate(ids, **how, **(more if drafting == "beams" else {}))
+    assert torch.equal(model.generate(ids, past_key_values=wrap(model.config), **how, **more), plain)
+
+
 def test_states_that_are_no_longer_whole_are_read_as_copies():
     layer = HeedCache(transformers.LlamaConfig(**small.SMALL)).layers[0]
     k, v = torch.randn(2, 2, 2, 5, 16)

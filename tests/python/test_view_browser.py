@@ -117,6 +117,7 @@ def test_the_numbers_of_a_head_are_numpys(tab, page, weights):
     open_head(tab, page, "#run=1&layer=1&head=3")
     w = weights["B"][1][3].astype(np.float64)
     entropy = -(w * np.log2(w, where=w > 0, out=np.zeros_like(w))).sum() / LENGTH
+    tab.until(lambda: tab.text("#numbers dd[data-measure=entropy]"), "the numbers are blank")
     numbers = {dd.get_attribute("data-measure"): dd.text for dd in tab.all("#numbers dd")}
     assert numbers["entropy"] == f"{entropy:.2f} bits"
     assert numbers["first"] == f"{100 * w[:, 0].mean():.1f} %"
