@@ -8,14 +8,18 @@ import re
 import torch
 import transformers
 
-PARAMETERS = 4_000_000  # what a model may have at most, to count as tiny
+PARAMETERS = 28_000_000  # what a model may have at most, to count as tiny
 TOKENS, VOCABULARY = 10, 120
 LAYERS = object()  # the size of a field that counts layers
 
 # What a field of a configuration becomes, by its name, where it is a larger number than that. The first pattern that fits decides.
 SIZES = [
     (r"^(num_mel_bins|n_mels|input_feat_per_channel|feature_size|num_channels|in_channels|in_chans|num_labels|input_dim|input_channels)$", None),
-    (r"vocab_size|^vocab$|codebook_size|num_embeddings$|n_vocab$", VOCABULARY),
+    (r"^(num_feat_extract_layers|num_conv_layers)$", None),  # lists beside them have as many entries
+    (r"codebook_size$", 64),
+    (r"index_topk$", 4),  # so that sparse attention leaves keys out
+    (r"(index_block_size|index_topk_blocks|index_local_blocks)$", 2),
+    (r"vocab_size|^vocab$|num_embeddings$|n_vocab$", VOCABULARY),
     (r"(kv_heads|key_value_heads|kv_head|num_kv|n_head_kv|multi_query_group_num|num_kv_heads)$", 2),
     (r"(attention_heads|num_heads|n_heads?|_heads|nhead|nheads|num_head)$", 4),
     (r"^(qk_rope_head_dim|qk_nope_head_dim|v_head_dim|head_dim|attention_head_dim|kv_channels|d_kv|attention_head_size|global_head_dim|index_head_dim|linear_(key|value)_head_dim|rotary_dim|qk_head_dim|head_size)$", 8),
@@ -32,6 +36,9 @@ SIZES = [
     (r"(num_queries|num_query_tokens|num_latents|num_query)$", 8),
     (r"(num_frames|tubelet_size)$", 4),
 ]  # fmt: skip
+
+
+UNSAID = {"vocab_size": VOCABULARY, "head_dim": 8, "attention_head_dim": 8, "pad_token_id": 0}  # where a configuration says None
 
 
 def cut(name, value, layers=2):
@@ -70,6 +77,8 @@ def fields_of(config, layers):
             new = shortened(name, list(value), layers)
             if new != list(value):
                 fields[name] = type(value)(new) if isinstance(value, tuple) else new
+        elif value is None and name in UNSAID:
+            fields[name] = UNSAID[name]
         elif cut(name, value, layers) != value:
             fields[name] = cut(name, value, layers)
     if {"num_attention_heads", "num_key_value_heads"} <= vars(config).keys() and config.num_attention_heads == config.num_key_value_heads:
@@ -146,11 +155,20 @@ def inputs_by_name(config, batch=2, length=TOKENS):
         "input_values": [numbers(batch, 1600), numbers(batch, 1, 1600), numbers(batch, speech, mels)],
         "bbox": [boxes],
         "inputs_embeds": [numbers(batch, length, width)],
-        "hidden_states": [numbers(batch, length, width)],
+        **patches(config, channels),
         **series(config, batch),
         "audio_values": [numbers(batch, 1, 1600)],
         "inputs": [token_ids(batch, length, vocabulary), numbers(batch, length, first(config, "d_model", default=32))],
     }  # fmt: skip
+
+
+def patches(config, channels):
+    """Two images in a row of patches, as vision towers of Qwen's kind are given them, or states of tokens."""
+    patch, together = first(config, "patch_size", default=8), first(config, "temporal_patch_size", default=1)
+    return {
+        "hidden_states": [numbers(48, channels * together * patch**2), numbers(2, TOKENS, first(config, "hidden_size", "d_model", default=32))],
+        "grid_thw": [torch.tensor([[1, 4, 4], [1, 4, 8]])],
+    }
 
 
 def series(config, batch):

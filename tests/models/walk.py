@@ -123,12 +123,12 @@ def ways_of(model, arguments):
     if ids is not None and "attention_mask" in accepted:
         for side in ("left", "right"):
             mask = torch.ones_like(ids)
-            mask[0, slice(0, 4) if side == "left" else slice(-4, None)] = 0
+            mask[0, ..., slice(0, 4) if side == "left" else slice(-4, None)] = 0
             more = {"attention_mask": mask}
             if "position_ids" in accepted and side == "left":
-                more["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+                more["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
             ways[f"padded {side}"] = ({**arguments, **more}, mask.bool(), False)
-        if "position_ids" in accepted and set(arguments) == {"input_ids"}:
+        if "position_ids" in accepted and set(arguments) == {"input_ids"} and ids.ndim == 2:
             packed = torch.cat([torch.arange(4), torch.arange(ids.shape[1] - 4)])[None]
             way = {"input_ids": ids[:1], "position_ids": packed}
             if "use_cache" in accepted or model.can_generate():

@@ -262,12 +262,12 @@ def test_a_mask_of_the_callers_own_is_taken(kind):
 
 def mask_calls():
     """Arguments of the mask interface: every kind of mask, cache and padding."""
-    causal = [("causal", masking_utils.causal_mask_function, None, True)]
-    causal += [(f"window {w}", masking_utils.sliding_window_causal_mask_function(w), w, True) for w in (1, 2, 5)]
+    causal = [("causal", masking_utils.causal_mask_function, None)]
+    causal += [(f"window {w}", masking_utils.sliding_window_causal_mask_function(w), w) for w in (1, 2, 5)]
     for shifts, w in itertools.product((torch.tensor([0, 1, 2]), torch.tensor([1, 0, 2])), (2, 5)):
-        causal.append((f"chunk {w}", masking_utils.chunked_causal_mask_function(w, shifts), w, True))
-    both = [("all", masking_utils.bidirectional_mask_function, None, False)]
-    both += [(f"around {w}", masking_utils.sliding_window_bidirectional_mask_function(w), w, False) for w in (1, 3)]
+        causal.append((f"chunk {w}", masking_utils.chunked_causal_mask_function(w, shifts), w))
+    both = [("all", masking_utils.bidirectional_mask_function, None)]
+    both += [(f"around {w}", masking_utils.sliding_window_bidirectional_mask_function(w), w) for w in (1, 3)]
     lengths = [(1, 1, 0, 0), (6, 6, 0, 0), (1, 9, 8, 0), (4, 9, 5, 0), (3, 7, 9, 5), (6, 12, 0, 0), (1, 12, 4, 0)]
     paddings = [None, "left", "right", "none", "scattered"]
     for kind, length, padding in itertools.product(causal + both, lengths, paddings):
@@ -287,15 +287,13 @@ def padding_of(kind, length):
 
 def test_every_mask_means_what_transformers_own_mask_means():
     failures, named, calls = [], 0, list(mask_calls())
-    for (name, function, local_size, is_causal), (queries, keys, q_offset, kv_offset), padding in calls:
+    for (name, function, local_size), (queries, keys, q_offset, kv_offset), padding in calls:
         arguments = {
             "batch_size": 3, "q_length": queries, "kv_length": keys, "q_offset": q_offset, "kv_offset": kv_offset,
             "mask_function": function, "local_size": local_size,
             "attention_mask": padding_of(padding, min(kv_offset + keys, q_offset + queries)),
         }  # fmt: skip
-        ours = heed.transformers.make_mask(
-            **arguments, allow_is_causal_skip=is_causal, allow_is_bidirectional_skip=not is_causal
-        )
+        ours = heed.transformers.make_mask(**arguments, allow_is_causal_skip=True)
         dense = masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False)
         named += ours.pattern is not None
         if not torch.equal(ours.seen(), dense) or not torch.equal(ours + 0, masking_utils.eager_mask(**arguments)):
