@@ -24,7 +24,6 @@ import time
 import warnings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 import transformers
