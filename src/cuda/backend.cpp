@@ -370,10 +370,9 @@ const char* rows_refuse(const Extents& extents) {
 
 // To copy rows pays where many queries read them.
 const char* prefill_refuses(const Call& c, const Extents& extents, const CopiedRows& copies) {
-  constexpr std::int64_t min_queries = 128, max_batch = 65535, max_rows = 1 << 21;  // of a launch
-  const bool is_large =
-      c.batch > max_batch || extents.query_rows > max_rows || (!c.cached && extents.key_rows > max_rows);
-  if (!copies.empty() && (c.queries < min_queries || is_large))
+  const bool is_large = c.batch > max_copied_batch || extents.query_rows > max_copied_rows ||
+                        (!c.cached && extents.key_rows > max_copied_rows);
+  if (!copies.empty() && (c.queries < min_copied_queries || is_large))
     return "the copy engine wants rows without gaps, and everything on 16 bytes; there are too few queries, "
            "or "
            "too many rows, to copy them";

@@ -71,6 +71,32 @@ CLAIM(rows_that_prefill_copies_first_have_the_bits_of_those_it_reads) {
       }
 }
 
+// Rows that begin on 16 bytes, but not on 32, are copied where many queries read them, as those of other
+// strides are not.
+CLAIM(heads_of_odd_multiples_of_8_have_one_answer_at_every_length_and_stride) {
+  for (const std::int64_t dim : {72, 104})
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      Call call{.q = Tensor::random({1, 8, 1100, dim}, 231, 4, dtype),
+                .k = Tensor::random({1, 1, 1100, dim}, 232, 2, dtype),
+                .v = Tensor::random({1, 1, 1100, dim}, 233, 2, dtype)};
+      call.causal = Causal{Align::ends}, call.scale = 0.125f;
+      auto copied = run(prefill, call, {.log_sum_exp = true});
+      Call apart = call;
+      for (Tensor Call::* x : {&Call::k, &Call::v}) {
+        const std::int64_t row = dim + 8;
+        apart.*x = (call.*x).laid_out({1100 * row, 1100 * row, row, 1});
+      }
+      const auto read = run(prefill, apart, {.log_sum_exp = true});
+      expect(copied && read, "refused: ", dim);
+      if (!copied || !read) continue;
+      expect(same_bits(copied->out, read->out), dim, ": as rows on 32 bytes");
+      expect(same_bits(*copied->log_sum_exp, *read->log_sum_exp), dim, ": log-sum-exp");
+      const Check result = check(call.inputs(), copied->outputs(), call.options());
+      expect(result.beyond_bound == 0, dim, ": ", result.beyond_bound, " of ", result.compared,
+             " beyond the bound");
+    }
+}
+
 // Tiles of keys that a mask hides whole are not visited, and those that it shows whole not looked at. Under a
 // softcap scores of a row share an operation, hidden ones too.
 CLAIM(keys_that_a_mask_hides_change_no_bit_of_prefill) {

@@ -88,6 +88,7 @@ std::vector<Case> cases() {
           {"prefill 80 causal", of(80, 80), bf16, causal},
           {"prefill 96 causal", of(96, 96), bf16, causal},
           {"prefill 104 causal", of(104, 104), bf16, causal},
+          {"prefill 104 causal of 1024", {4, 32, 8, 1024, 1024, 104, 104}, bf16, causal},
           {"prefill 112 causal", of(112, 112), bf16, causal},
           {"prefill 192/128 causal", of(192, 128), bf16, causal},
           {"prefill 256 causal", of(256, 256), bf16, causal},

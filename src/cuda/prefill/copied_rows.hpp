@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors whose rows the copy engine cannot read or write, as rows of the workspace that it can. Heads whose
-// size is no multiple of 8 are filled up with zeros there.
+// Tensors whose rows the copy engine cannot read or write, as rows of the workspace that it can, and keys and
+// values that it reads faster from there. Heads whose size is no multiple of 8 are filled up with zeros
+// there.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,6 +11,9 @@
 #include "cuda/runtime/launch.hpp"
 
 namespace heed::cuda {
+
+// Of a call whose rows are copied, and of a launch that copies them.
+constexpr std::int64_t min_copied_queries = 128, max_copied_batch = 65535, max_copied_rows = 1 << 21;
 
 class CopiedRows {
  public:
@@ -32,7 +36,8 @@ class CopiedRows {
     ArrayShape shape;  // of the caller's
     std::int64_t at;   // in the workspace
   };
-  void add(Call&, Tensor Call::*, const ArrayShape&);
+  // is_worth_it: even if the copy engine can read it.
+  void add(Call&, Tensor Call::*, const ArrayShape&, bool is_worth_it);
 
   std::vector<Copy> copies_{};
   std::int64_t bytes_ = 0;
