@@ -4,7 +4,7 @@
 #include <version>
 
 #define HEED_VERSION_MAJOR 0
-#define HEED_VERSION_MINOR 3
+#define HEED_VERSION_MINOR 4
 #define HEED_VERSION_PATCH 0
 
 // What gives the strings and vectors of the standard library another size, by name.
@@ -18,7 +18,7 @@
 #define HEED_STANDARD_LIBRARY
 #endif
 
-// The namespace of the API, heed::inline v0_3: a program that was compiled against another minor version, or
+// The namespace of the API, heed::inline v0_4: a program that was compiled against another minor version, or
 // with another standard library than heed itself, does not link, and the linker names the one it looks for.
 #define HEED_NAMESPACE_OF(major, minor, standard_library) heed::inline v##major##_##minor##standard_library
 #define HEED_NAMESPACE_FOR(major, minor, standard_library) HEED_NAMESPACE_OF(major, minor, standard_library)
@@ -27,5 +27,5 @@
 #include "heed/export.hpp"
 
 namespace HEED_NAMESPACE {
-HEED_API const char* version();  // "0.3.0", of the library that is linked
+HEED_API const char* version();  // "0.4.0", of the library that is linked
 }

@@ -732,7 +732,7 @@ def is_unwatched(objects: tuple) -> bool:
     Whatever is no tensor does not count, and compilers are for the caller to ask about: what they trace is not called.
     """
 
-version: str = '0.3.0'
+version: str = '0.4.0'
 
 def compiler() -> str:
     """

@@ -112,8 +112,7 @@ inline auto fields_of(const heed_gradients& s) {
 }
 inline auto fields_of(const heed_options& s) {
   const auto& [size, masks, bias, sink, scale, has_scale, softcap, head_map, dropout, kernel, slopes, align,
-               threads, stream, scale_f64, softcap_f64, executor,
-               drop_probability_f64] = s;
+               threads, stream, scale_f64, softcap_f64, executor, drop_probability_f64] = s;
   return places(s, size, masks, bias, sink, scale, has_scale, softcap, head_map, dropout, kernel, slopes,
                 align, threads, stream, scale_f64, softcap_f64, executor, drop_probability_f64);
 }
