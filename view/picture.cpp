@@ -200,10 +200,11 @@ void Picture::State::add_legend(Drawing& drawing, const Plan& plan) const {
   const bool is_one = panels() == 1;
   drawing.add_scale(bar);
   drawing.add_label({.text = "weight: 0", .x = bar.x, .y = bar.y + 18});
-  drawing.add_label({.text = is_one ? rounded(end(only)) : "its largest, at least " + rounded(end_of_scale(0, run.keys)),
-                     .x = bar.x + bar.width,
-                     .y = bar.y + 18,
-                     .way = Label::Way::left});
+  drawing.add_label(
+      {.text = is_one ? rounded(end(only)) : "its largest, at least " + rounded(end_of_scale(0, run.keys)),
+       .x = bar.x + bar.width,
+       .y = bar.y + 18,
+       .way = Label::Way::left});
   const bool hides = std::any_of(layers.begin(), layers.end(), [](const ShownLayer& layer) {
     return std::any_of(layer.heads.begin(), layer.heads.end(),
                        [](const Head& head) { return head.is_part_hidden; });

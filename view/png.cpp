@@ -97,7 +97,8 @@ void PngDrawing::add_label(const Label& label) {
     for (std::int64_t u = -1; u <= advance; ++u)
       for (std::int64_t v = -1; v <= 8 * dot; ++v) {
         // How much of the pixel the pen covers; a dot's middle is half a dot from its corner.
-        const double x = (static_cast<double>(u) + 0.5) / dot - 0.5, y = (static_cast<double>(v) + 0.5) / dot - 0.5;
+        const double x = (static_cast<double>(u) + 0.5) / dot - 0.5,
+                     y = (static_cast<double>(v) + 0.5) / dot - 0.5;
         const double covered = std::clamp((pen - distance_to(strokes, x, y)) * dot + 0.5, 0.0, 1.0);
         if (covered == 0) continue;
         const std::int64_t along_line = along + u, across = v - 4 * dot;
