@@ -190,8 +190,8 @@ def _seen(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
     if options.window is not None:
         query, key = _places(q, k, options.window_align or _said_align(options))
         before, after = (min(reach, 2**62) for reach in options.window)
-        inside = (key >= query - before) & (key <= query + after)
-        parts.append(inside | (key < options.front) if options.front else inside)
+        left = key >= query - before
+        parts.append((left | (key < options.front) if options.front else left) & (key <= query + after))
     if options.key_lengths is not None:
         key = counted(k)
         parts.append((key < options.key_lengths.to(q.device)[:, None])[:, None, None, :])
@@ -210,9 +210,9 @@ def _seen(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
 def _same_document(q: Tensor, k: Tensor, options: Options) -> Tensor:
     of_keys = options.document.to(q.device)
     if options.query_document is not None:
-        of_queries = options.query_document.to(q.device)
+        same = options.query_document.to(q.device)[..., :, None] == of_keys[..., None, :]
     else:
-        query, _ = _places(q, k, options.document_align or _said_align(options))
-        of_queries = of_keys[..., query[:, 0].clamp(min=0).minimum(counted(k)[-1])]
-    same = of_queries[..., :, None] == of_keys[..., None, :]
+        query, key = _places(q, k, options.document_align or _said_align(options))
+        at = query.clamp(min=0).minimum(key[:, -1:])  # a query that stands at no key is of no document
+        same = (of_keys[..., at[:, 0], None] == of_keys[..., None, :]) & (at == query)
     return same[:, None] if same.ndim == 3 else same
