@@ -105,6 +105,7 @@ def observed(
         if is_causal:
             raise heed.Error("attn_mask: CausalBias should not be used with causal=True")
         causal = "starts" if attn_mask.variant == CausalVariant.UPPER_LEFT else "ends"
+        _torch_refusals.check_causal_bias(named, attn_mask)
         attn_mask = None
     if _torch_tensors.is_autocast(query):
         query, key, value, attn_mask = map(_torch_tensors.as_autocast_says, (query, key, value, attn_mask))

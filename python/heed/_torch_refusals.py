@@ -14,6 +14,7 @@ import torch
 import heed
 
 __all__ = [
+    "check_causal_bias",
     "check_drop_in",
     "check_layer_inputs",
     "check_layer_options",
@@ -47,6 +48,17 @@ def check_drop_in(
         _check_heads(shapes)
     if mask is not None:
         _check_mask(mask, named["query"], [*extents, heads, shapes["query"][-2], shapes["key"][-2]])
+
+
+def check_causal_bias(named: dict[str, torch.Tensor], bias: Any) -> None:
+    """A `CausalBias` says how many queries and keys it is of. A trace of `torch.jit` has no numbers to compare."""
+    if torch.jit.is_tracing() or min(named["query"].ndim, named["key"].ndim) < 2:
+        return
+    queries, keys = named["query"].shape[-2], named["key"].shape[-2]
+    if (bias.seq_len_q, bias.seq_len_kv) != (queries, keys):
+        raise _misfit(
+            f"attn_mask: a CausalBias of {bias.seq_len_q} queries and {bias.seq_len_kv} keys, but query has {queries} and key {keys}"
+        )
 
 
 def check_tensors(named: dict[str, torch.Tensor], mask: torch.Tensor | None) -> None:

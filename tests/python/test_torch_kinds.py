@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.nn.attention.bias import causal_lower_right, causal_upper_left  # noqa: E402
+from torch.nn.attention.bias import CausalVariant, causal_lower_right, causal_upper_left  # noqa: E402
 from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
 import heed  # noqa: E402
@@ -40,6 +40,18 @@ def test_a_causal_bias_means_what_its_name_says(bias, records):
         DROP_IN(Q, K, V, attn_mask=bias(5, 7), is_causal=True)
     with pytest.raises(heed.KindError, match="^keep: .*CausalBias is the name of a mask"):
         heed.attention(Q, K, V, keep=bias(5, 7))
+
+
+@pytest.mark.parametrize("size", [(5, 8), (9, 9)])
+@pytest.mark.parametrize("bias", [causal_upper_left, causal_lower_right])
+def test_a_causal_bias_of_other_lengths_is_refused(bias, size):
+    sentence = f"attn_mask: a CausalBias of {size[0]} queries and {size[1]} keys, but query has 5 and key 7"
+    for function in (DROP_IN, torch.compile(DROP_IN, backend="eager")):
+        with pytest.raises(heed.Error, match=sentence):
+            function(Q, K, V, attn_mask=bias(*size))
+    if bias(*size).variant == CausalVariant.LOWER_RIGHT and size == (5, 8):
+        with heed.torch.activated(), pytest.raises(RuntimeError, match="must match the size of tensor b"):
+            F.scaled_dot_product_attention(Q, K, V, attn_mask=bias(*size))
 
 
 class Tagged(torch.Tensor):
