@@ -172,19 +172,29 @@ def _window(value: Any) -> tuple[list[int], str | None]:
 
 
 def checked_seed(value: Any) -> Tensor:
-    """64 bits without a sign. One that was drawn is a tensor, since reading it would stop the compiler."""
+    """64 bits without a sign. A compiler keeps one that was drawn, or that is another in every call, as it is: it is not read here."""
     if isinstance(value, Tensor) and torch.compiler.is_compiling():
         return value
     try:
         is_uint64 = isinstance(value, Tensor) and value.dtype == torch.uint64  # whose __index__ has 63 bits
-        number = value.item() if is_uint64 and value.numel() == 1 else operator.index(value)
+        is_number = isinstance(value, (int, torch.SymInt))
+        number = value if is_number else value.item() if is_uint64 and value.numel() == 1 else operator.index(value)
     except TypeError:
         raise heed.KindError(f"seed: {type(value).__name__} is not an integer") from None
-    if not 0 <= number < 2**64:
+    if _is_known(number < 0) or _is_known(number >= 2**64):
         raise heed.Error(f"seed: {number} is outside [0, {2**64 - 1}]")
     if isinstance(value, Tensor):
         return value
-    return torch.tensor(number, dtype=torch.uint64 if number >= 2**63 else torch.int64, device="cpu")
+    return torch.scalar_tensor(number, dtype=torch.uint64 if _is_known(number >= 2**63) else torch.int64, device="cpu")
+
+
+def _is_known(condition: Any) -> bool:
+    """Whether it holds, as far as a compiler can tell that knows a number by its name alone."""
+    if not torch.compiler.is_compiling():
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import guard_or_false  # which takes 0.3 s to import
+
+    return guard_or_false(condition)
 
 
 def _number(name: str, value: Any) -> Any:

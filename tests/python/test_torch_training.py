@@ -322,6 +322,30 @@ def test_dropout_of_attention_repeats_through_a_checkpoint_and_a_compiler(draws,
         assert not torch.equal(first[0], second[0])
 
 
+@pytest.mark.parametrize("kind", ["a number", "a number that was drawn"])
+def test_a_seed_of_every_step_is_compiled_once(kind):
+    """As many as there are steps: one program for each would end at the compiler's limit, where fullgraph gives up."""
+    compiled_programs = []
+
+    def keep(graph, _):
+        compiled_programs.append(graph)
+        return graph
+
+    def dropped(q, seed):
+        seed = seed if kind == "a number" else int(heed.torch.dropout_seed())
+        return heed.torch.attention(q, q, q, dropout=0.5, seed=seed)
+
+    torch._dynamo.reset()
+    compiled, q = torch.compile(dropped, fullgraph=True, backend=keep), draw(1, 2, 9, 8)
+    for step in range(12):
+        answers = []
+        for function in (dropped, compiled):
+            torch.manual_seed(step)
+            answers.append(function(q, step))
+        assert torch.equal(*answers)
+    assert len(compiled_programs) <= 4  # numbers that PyTorch makes constants first, 0 and 1 among them, and one for all others
+
+
 @pytest.mark.parametrize("seed", [2**63 - 1, 2**63, 2**64 - 1])
 def test_a_seed_has_64_bits_as_a_number_and_as_a_tensor(seed):
     layer, x, q = heed.torch.AttentionLayer(16, 2, dropout=0.5), draw(2, 5, 16), draw(1, 2, 5, 8)
