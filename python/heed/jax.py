@@ -197,7 +197,7 @@ def _read(qkv: tuple[ArrayLike, ...], options: dict[str, Any]) -> tuple[dict[str
         value = said.get(name)
         if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
             said[name], static[f"{name}_align"] = value
-    arrays = {name: jnp.asarray(array) for name, array in zip("qkv", qkv, strict=True)}
+    arrays = {name: _array(name, array) for name, array in zip("qkv", qkv, strict=True)}
     arrays |= {name: _option(name, said[name]) for name in _ARRAYS if name in said}
     _check(arrays, said, static)
     static |= _attributes(said, static)
@@ -217,46 +217,73 @@ def _read(qkv: tuple[ArrayLike, ...], options: dict[str, Any]) -> tuple[dict[str
 def _option(name: str, value: Any) -> Array:
     if name == "seed":
         return _seed_words(value)
-    array = jnp.asarray(value, dtype=jnp.float32 if name == "alibi" and isinstance(value, (list, tuple)) else None)
     if name in _INTEGERS:
-        return _in_32_bits(name, array)
+        return _in_32_bits(name, value)
+    array = _array(name, value, jnp.float32 if name == "alibi" and isinstance(value, (list, tuple)) else None)
     return array.astype(jnp.float32) if name == "alibi" and jnp.issubdtype(array.dtype, jnp.floating) else array
 
 
-def _in_32_bits(name: str, array: Array) -> Array:
+def _array(name: str, value: Any, dtype: Any = None) -> Array:
+    try:
+        return jnp.asarray(value, dtype=dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise heed.KindError(f"{name}: {type(value).__name__} is not an array ({error})") from None
+
+
+def _whole(name: str, value: Any) -> Array | np.ndarray:
+    """Integers as they are: what is no array of JAX's yet would lose its upper 32 bits in becoming one."""
+    if isinstance(value, Array):
+        return value
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise heed.KindError(f"{name}: {type(value).__name__} is not an array ({error})") from None
+
+
+def _in_32_bits(name: str, value: Any) -> Array:
     """Counts and documents. What is beyond them stays so: it is refused here, or is the largest count, which is refused later."""
+    array = _whole(name, value)
     if array.size > 0 and not jnp.issubdtype(array.dtype, jnp.integer):
         raise heed.KindError(f"{name}.dtype: {array.dtype} is no integer type")
     limits = jnp.iinfo(jnp.int32)
     if array.size == 0 or jnp.can_cast(array.dtype, jnp.int32):
-        return array.astype(jnp.int32)
+        return jnp.asarray(array, jnp.int32)
     if not isinstance(array, jax.core.Tracer):
         numbers = np.asarray(array)
         if numbers.min() < limits.min or numbers.max() > limits.max:
             raise heed.Error(f"{name}: {numbers.max() if numbers.max() > limits.max else numbers.min()} is no number of 32 bits")
-    elif name in _IDS:
+        return jnp.asarray(numbers.astype(np.int32))
+    if name in _IDS:
         raise heed.KindError(f"{name}.dtype: {array.dtype}, and nobody can tell while JAX traces that 32 bits suffice; say .astype(jnp.int32)")
     return jnp.clip(array, limits.min, limits.max).astype(jnp.int32)
 
 
 def _seed_words(value: Any) -> Array:
-    """(2,): the low word and the high one, of an integer, of a key of jax.random, or of words as they are."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        if not 0 <= value < 2**64:
-            raise heed.Error(f"seed: {value} is outside [0, {2**64 - 1}]")
-        return jnp.asarray([value % 2**32, value >> 32], jnp.uint32)
-    array = jnp.asarray(value)
+    """(2,): the low word and the high one, of an integer, of a key of jax.random, or of its words.
+
+    A key of four words, which "rbg" and "unsafe_rbg" have, is the sum of its first two and twice its last two: all count, and where
+    both pairs are alike, as those of a new key, nothing is lost.
+    """
+    array = _whole("seed", value)
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
-    if not jnp.issubdtype(array.dtype, jnp.integer) or array.shape not in ((), (2,)):
-        raise heed.KindError(f"seed: {array.dtype}{list(array.shape)} is not an integer, a key of jax.random or two words")
-    if not isinstance(array, jax.core.Tracer) and np.asarray(array).min() < 0:
-        raise heed.Error(f"seed: {np.asarray(array).min()} is outside [0, {2**64 - 1}]")
-    words = array.astype(jnp.uint32)
-    if array.shape == (2,):
-        return words
-    high = (array >> 32).astype(jnp.uint32) if array.dtype.itemsize == 8 else jnp.zeros_like(words)
-    return jnp.stack([words, high])
+    if isinstance(value, int) and not isinstance(value, bool):  # of any size
+        numbers = [value]
+    elif not jnp.issubdtype(array.dtype, jnp.integer) or array.shape not in ((), (2,), (4,)):
+        raise heed.KindError(f"seed: {array.dtype}{list(array.shape)} is not an integer, a key of jax.random or its two or four words")
+    else:
+        numbers = [] if isinstance(array, jax.core.Tracer) else np.asarray(array).flatten().tolist()
+    most = 2**32 if array.ndim else 2**64
+    for number in numbers:
+        if not 0 <= number < most:
+            raise heed.Error(f"seed: {number} is outside [0, {most - 1}]")
+    if array.ndim == 0:
+        if numbers:
+            return jnp.asarray([numbers[0] % 2**32, numbers[0] >> 32], jnp.uint32)
+        low = array.astype(jnp.uint32)
+        return jnp.stack([low, (array >> 32).astype(jnp.uint32) if array.dtype.itemsize == 8 else jnp.zeros_like(low)])
+    words = jnp.asarray(array, jnp.uint32)
+    return words if words.size == 2 else words[:2] + 2 * words[2:]
 
 
 def _check(arrays: dict[str, Array], said: dict[str, Any], static: dict[str, Any]) -> None:

@@ -97,6 +97,42 @@ def test_a_key_of_jax_random_is_a_seed():
     assert same_bits(found, heed.attention(Q, K, V, dropout=0.5, seed=low + (high << 32)))
 
 
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("default", ["threefry2x32", "rbg"])
+def test_a_key_of_four_words_is_a_seed_whatever_the_default(impl, default):
+    def dropped(seed):
+        return heed.jax.attention(Q, K, V, dropout=0.5, seed=seed)
+
+    with jax.default_prng_impl(default):
+        keys = jax.random.split(jax.random.key(5, impl=impl), 3)
+        words = np.asarray(jax.random.key_data(keys)).astype(np.uint64)
+        seeds = (words[:, :2] + 2 * words[:, 2:]) % 2**32
+        by_keys, by_words = jax.jit(jax.vmap(dropped))(keys), dropped(jax.random.key_data(keys)[2])
+        for found, (low, high) in zip(by_keys, seeds.tolist(), strict=True):
+            assert same_bits(found, heed.attention(Q, K, V, dropout=0.5, seed=low + (high << 32)))
+        assert same_bits(by_words, by_keys[2])
+        by = jax.jit(jax.grad(lambda q, key: heed.jax.attention(q, K, V, dropout=0.5, seed=key).sum()))(Q, keys[0])
+        low, high = seeds[0].tolist()
+        assert same_bits(by, jax.grad(lambda q: heed.jax.attention(q, K, V, dropout=0.5, seed=low + (high << 32)).sum())(Q))
+
+
+def test_integers_of_NumPy_are_taken_whole_or_refused():
+    """jnp.asarray would cut them to 32 bits."""
+    for seed in (np.int64(2**40 + 7), np.uint64(2**63 + 7), np.asarray(2**40 + 7)):
+        assert same_bits(heed.jax.attention(Q, K, V, dropout=0.5, seed=seed), heed.attention(Q, K, V, dropout=0.5, seed=int(seed)))
+    for options in ({"document": np.array([2**32, 0, 0, 0, 0, 1, 1])}, {"key_lengths": np.array([2**32 + 7, 1])}):
+        with pytest.raises(heed.Error, match=f"^{next(iter(options))}: {2**32}|{2**32 + 7} is no number of 32 bits"):
+            heed.jax.attention(Q, K, V, causal="ends", **options)
+    with pytest.raises(heed.Error, match=f"^seed: {2**32} is outside"):
+        heed.jax.attention(Q, K, V, dropout=0.5, seed=np.array([2**32, 0]))
+
+
+def test_what_is_no_array_is_refused_by_its_name():
+    for name in ("q", "keep", "bias", "document", "key_lengths", "seed", "alibi"):
+        with pytest.raises(heed.KindError, match=f"^{name}"):
+            heed.jax.attention(**{"q": Q, "k": K, "v": V, "causal": "ends", "dropout": 0.5, "seed": 1} | {name: "words"})
+
+
 def plain(q, k, v, *, bias=None, sink=None, causal=None, softcap=None, scale=None, **masks):
     """(out, lse) in JAX's own operations."""
     groups = q.shape[1] // k.shape[1]
@@ -312,6 +348,9 @@ one = jnp.ones((1, 1, 6, 6))
 assert (shared(q, k, v, one) == biased(q, k, v, one)).all()
 ours, theirs = (jax.grad(lambda b: (call(q, k, v, b) ** 2).sum())(one) for call in (shared, biased))
 assert jnp.allclose(ours, theirs, atol=1e-4)
+dropped = lambda q, k, v, key: heed.jax.attention(q, k, v, dropout=0.5, seed=key)
+shared = jax.jit(jax.shard_map(dropped, mesh=mesh, in_specs=(spec,) * 3 + (P(),), out_specs=spec))
+assert (shared(q, k, v, jax.random.key(1, impl="rbg"))[:2, :1] == dropped(q[:2, :1], k[:2, :1], v[:2, :1], jax.random.key(1, impl="rbg"))).all()
 print(len(jax.devices()))
 """
 
