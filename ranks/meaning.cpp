@@ -105,7 +105,7 @@ struct TellOption {
     a.add("options.alibi.align, or 0,", alibi ? call::number_of(alibi->align) : 0);
   }
   void operator()(const OptionText& text, const std::optional<Dropout>& dropout) const {
-    a.add_bits(text.name, dropout ? double{dropout->drop_probability} : 0);
+    a.add_bits(text.name, dropout ? dropout->drop_probability : 0);
     a.add("options.dropout.seed", dropout ? static_cast<std::int64_t>(dropout->seed) : 0);
   }
   void operator()(const OptionText& text, const HeadMap& map) const {

@@ -67,7 +67,7 @@ struct Outputs {
 
 // Which weights drop depends on (seed, batch entry, head, query, key) only (S7).
 struct Dropout {
-  float drop_probability = 0;
+  double drop_probability = 0;  // rounded to f32 unless q is f64
   std::uint64_t seed = 0;
 };
 

@@ -216,7 +216,7 @@ std::vector<Keyword> make_keywords() {
            {"sink", "sinks", anything, of_both, by<read_sink>},
            {"dropout", "probability", "float = 0.0", of_attention,
             [](Choices& c, const char* name, nb::handle o) {
-              c.options.dropout = Dropout{read_float(name, o), 0};
+              c.options.dropout = Dropout{read_double(name, o), 0};
             }},
            {"seed", "seed", "int = 0", of_both | of_all_heads,
             [](Choices& c, const char*, nb::handle o) { c.seed = read_seed(o); }},

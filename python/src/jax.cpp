@@ -283,7 +283,7 @@ class Request {
       number = arguments_.number(text.keyword());
     });
     if (const auto probability = arguments_.number("dropout"))
-      options_.dropout = Dropout{static_cast<float>(*probability), seed()};
+      options_.dropout = Dropout{*probability, seed()};
     if (arguments_.word("head_map") == "tiled") options_.head_map = HeadMap::tiled;
     options_.kernel = arguments_.word("kernel");
     options_.threads = static_cast<int>(arguments_.integer("threads").value_or(0));

@@ -325,7 +325,9 @@ Question read_question(const Arguments& given) {
   check_elements(question);
   if (question.is_causal) question.options.masks.emplace_back(Causal{Align::starts});
   if (!given.scale.is_none()) question.options.scale = read_double("scale", given.scale);
-  const float drop_probability = read_float("dropout_p", given.dropout_p);
+  const double drop_probability = dtype_of(question.query) == DType::f64
+                                      ? read_double("dropout_p", given.dropout_p)
+                                      : read_float("dropout_p", given.dropout_p);
   if (!(drop_probability >= 0 && drop_probability < 1))
     throw Error(Error::value, "dropout_p: " + text_of(given.dropout_p) + " is outside [0, 1)");
   if (drop_probability != 0) question.options.dropout = Dropout{drop_probability, drawn_seed()};

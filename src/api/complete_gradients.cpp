@@ -139,7 +139,7 @@ double GradientHead::keep_factor(const WideQuery& at, double weight, std::int64_
   // Of a weight of 0 nothing is left in any case, unless what it is multiplied with is beyond f64.
   if (!p_.options.dropout || (weight == 0 && p_.inputs.q.dtype != DType::f64)) return 1;
   if (reference::dropped(p_, at.b, at.h, at.i, j)) return 0;
-  return 1 / (1.0 - static_cast<double>(p_.options.dropout->drop_probability));
+  return 1 / (1.0 - p_.options.dropout->drop_probability);
 }
 
 // Of row n: products with keys become weights, products with values gradients.

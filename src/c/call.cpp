@@ -202,11 +202,11 @@ View keys_or_values(const char* name, const heed_view& view, const heed_cache* c
   return cache && !is_given(view) ? View() : to_view(name, view);
 }
 
-// A number that is a field of floats and one of doubles: the one of them that is not 0.
-double one_of(const char* name, float f32, double f64) {
+// A number that is a field of floats and one of doubles, `name`_f64: the one of them that is not 0.
+double one_of(const char* name, float f32, double f64, const char* of = "") {
   if (f32 != 0 && f64 != 0)
-    throw refusal(Error::ambiguous, "options.", name, ": ", f32, " is given, and so is ", name, "_f64: ", f64,
-                  "; one of them must be 0");
+    throw refusal(Error::ambiguous, "options.", of, name, ": ", f32, " is given, and so is ", name, "_f64: ",
+                  f64, "; one of them must be 0");
   return f64 != 0 ? f64 : f32;
 }
 
@@ -264,8 +264,10 @@ Options to_options(const heed_options* given) {
     options.softcap = softcap;
   options.sink = to_optional("options.sink", o.sink);
   check_reserved("options.dropout", o.dropout.reserved);
-  if (o.dropout.drop_probability != 0)
-    options.dropout = Dropout{.drop_probability = o.dropout.drop_probability, .seed = o.dropout.seed};
+  if (const double p =
+          one_of("drop_probability", o.dropout.drop_probability, o.drop_probability_f64, "dropout.");
+      p != 0)
+    options.dropout = Dropout{.drop_probability = p, .seed = o.dropout.seed};
   options.head_map = to_head_map("options", o.head_map);
   if (o.kernel) options.kernel = to_kernel(o.kernel);
   options.threads = o.threads;

@@ -46,6 +46,16 @@ void round_to_f32(const OptionText& text, std::optional<double>& number) {
   number = rounded;
 }
 
+void round_to_f32(Options& options) {
+  visit_numbers(options, [](const OptionText& text, std::optional<double>& number) { round_to_f32(text, number); });
+  if (!options.dropout) return;
+  double& drop_probability = options.dropout->drop_probability;
+  const auto rounded = static_cast<float>(drop_probability);
+  if (rounded == 1)
+    throw refusal(Error::value, "options.dropout.drop_probability: ", drop_probability, " is 1 in f32");
+  drop_probability = rounded;
+}
+
 void check_f64(const Problem& p) {
   if (p.inputs.q.dtype != DType::f64) return;
   if (p.device() != Device::cpu)
@@ -89,8 +99,8 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   const Extents extents = extents_of(p);
   check_extents(arguments.all(), extents);
   check_dtypes(arguments.all(), inputs.q.dtype);
-  if (inputs.q.dtype != DType::f64) visit_numbers(p.options, round_to_f32);
   check_choices(p.outputs, options);
+  if (inputs.q.dtype != DType::f64) round_to_f32(p.options);
 
   if (!options.scale) p.options.scale = default_scale(p.dim);
   if (inputs.cache) apply_cache_window(p);
@@ -438,7 +448,7 @@ void check_choices(const Outputs& outputs, const Options& options) {
                     is_positive ? " above 0" : "");
   });
   if (options.dropout) {
-    const float p = options.dropout->drop_probability;
+    const double p = options.dropout->drop_probability;
     if (!(p >= 0 && p < 1))
       throw refusal(Error::value, "options.dropout.drop_probability: ", p, " is outside [0, 1)");
   }

@@ -56,7 +56,7 @@ struct RecordedCall::Record {
   void operator()(const OptionText& text, const std::optional<Dropout>& dropout) const {
     choices.push_back(
         {text.name,
-         dropout ? in_words(dropout->drop_probability) + " with seed " + in_words(dropout->seed) : "none",
+         dropout ? in_words(static_cast<float>(dropout->drop_probability)) + " with seed " + in_words(dropout->seed) : "none",
          0});
   }
   void operator()(const char* name, std::span<const std::int64_t> positions) const {

@@ -113,7 +113,7 @@ struct KernelCall {
   std::int64_t document_count = 0;
   std::uint64_t drop_below = 0;  // a weight drops when its Philox word lies below; 0: no dropout
   std::uint64_t seed = 0;
-  float drop_probability = 0;
+  double drop_probability = 0;
   float keep_scale = 1;  // 1 / (1 - drop_probability)
   // Of a larger call (heed/stream.hpp): the queries here are [first_query, first_query + here) of each
   // sequence, or all of them where `here` is negative; the heads those from first_head on of all_heads.

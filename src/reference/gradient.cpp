@@ -19,7 +19,7 @@ double dot(const double* a, const double* b, std::int64_t n) {
 // What a dropped or kept weight is multiplied with (S7).
 double keep_factor(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
   if (!p.options.dropout) return 1;
-  return dropped(p, b, h, i, j) ? 0 : 1 / (1.0 - static_cast<double>(p.options.dropout->drop_probability));
+  return dropped(p, b, h, i, j) ? 0 : 1 / (1.0 - p.options.dropout->drop_probability);
 }
 
 }  // namespace

@@ -46,13 +46,13 @@ struct Product {
 }
 
 // A weight drops when its word lies below this: drop_probability * 2^32, rounded down.
-constexpr std::uint64_t dropout_threshold(float drop_probability) {
-  return static_cast<std::uint64_t>(static_cast<double>(drop_probability) * 4294967296.0);
+constexpr std::uint64_t dropout_threshold(double drop_probability) {
+  return static_cast<std::uint64_t>(drop_probability * 4294967296.0);
 }
 
 // What the weights that stay are multiplied with.
-constexpr float keep_scale(float drop_probability) {
-  return static_cast<float>(1.0 / (1.0 - static_cast<double>(drop_probability)));
+constexpr float keep_scale(double drop_probability) {
+  return static_cast<float>(1.0 / (1.0 - drop_probability));
 }
 
 }  // namespace heed::softmax

@@ -143,7 +143,10 @@ struct Choices {
     set(from.scale.value_or(0), options.scale, options.scale_f64);
     set(from.softcap.value_or(0), options.softcap, options.softcap_f64);
     options.head_map = static_cast<heed_head_map>(from.head_map);
-    if (from.dropout) options.dropout = {from.dropout->drop_probability, 0, from.dropout->seed};
+    if (from.dropout) {
+      options.dropout.seed = from.dropout->seed;
+      set(from.dropout->drop_probability, options.dropout.drop_probability, options.drop_probability_f64);
+    }
     options.kernel = kernel.empty() ? nullptr : kernel.c_str();
     options.stream = from.stream;
   }

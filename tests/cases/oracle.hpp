@@ -78,7 +78,7 @@ inline OracleRow oracle_row(const Call& call, std::int64_t b, std::int64_t h, st
   for (std::size_t j = 0; j < row.raw.size(); ++j)
     if (call.sees(b, h, i, static_cast<std::int64_t>(j))) sum += std::exp(row.biased[j] - largest);
   row.log_sum_exp = largest + std::log(sum);
-  const double kept = call.dropout ? 1.0 - static_cast<double>(call.dropout->drop_probability) : 1.0;
+  const double kept = call.dropout ? 1.0 - call.dropout->drop_probability : 1.0;
   for (std::int64_t j = 0; j < call.keys(); ++j) {
     if (!call.sees(b, h, i, j)) continue;  // S4
     const auto n = static_cast<std::size_t>(j);

@@ -169,6 +169,24 @@ def test_the_rarest_dropout_scales_what_it_leaves():
     assert np.abs(out - heed.attention(Q, K, V) / (1 - rare)).max() <= LIMIT
 
 
+@pytest.mark.parametrize("kernel", [None, "reference"])
+def test_what_dropout_leaves_is_divided_by_one_less_the_very_probability(kernel):
+    """0.1 is no float: with the nearest one a weight would be off by 1.7e-9 of itself."""
+    dropped = {"dropout": 0.1, "seed": 3}
+    out, lse, weights = heed.attention(Q, K, V, return_lse=True, return_weights=True, kernel=kernel, **dropped)
+    plain = heed.attention(Q, K, V, return_weights=True)[1]
+    assert 0 < (weights == 0).sum() and close(weights, np.where(weights == 0, 0.0, plain / (1 - 0.1)))
+    assert close(out, weights @ V.repeat(H // G, 1))
+    gradient = DRAW.standard_normal(out.shape)
+    by_v = heed.attention_backward(gradient, Q, K, V, out, lse, kernel=kernel, **dropped)[2]
+    assert close(by_v, (weights.swapaxes(2, 3) @ gradient).reshape(B, G, H // G, T, D).sum(2))
+    with jax.enable_x64(True):
+        assert close(heed.jax.attention(Q, K, V, **dropped), out)
+    identity = torch.eye(8, dtype=torch.float64)[None, None]
+    kept = heed.scaled_dot_product_attention(0 * identity, identity, identity, dropout_p=0.1)
+    assert close(kept[kept != 0], torch.full_like(kept[kept != 0], 0.125 / (1 - 0.1)))
+
+
 def test_a_softcap_that_is_nothing_in_f32_is_named_as_it_was_given():
     q, k, v = (x.astype(np.float32) for x in (Q, K, V))
     with pytest.raises(heed.Error, match="softcap: 1e-50 is 0 in f32"):

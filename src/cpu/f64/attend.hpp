@@ -169,7 +169,7 @@ struct F64Scores {
     const softmax::Words words = softmax::dropout_words(c.seed, head, panel.first_query + row, j / 4);
     return words.word[j % 4] >= c.drop_below;
   }
-  double keep_scale() const { return 1 / (1.0 - static_cast<double>(c.drop_probability)); }
+  double keep_scale() const { return 1 / (1.0 - c.drop_probability); }
 
  private:
   void finish_row(const F64Query& row, const F64Keys& keys, double* scores) const {

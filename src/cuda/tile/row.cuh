@@ -418,7 +418,7 @@ HEED_DEVICE double double_weight(const Call& c, const Query& q, const DoubleEnd&
   if (biased == -__builtin_inf()) return 0;  // S6: where all are, none is more than another
   const double weight = ::exp(biased - end.max) / end.sum;
   if (c.drop_below == 0) return weight;
-  return drops(c, q, j) ? 0.0 : weight / (1.0 - static_cast<double>(c.drop_probability));
+  return drops(c, q, j) ? 0.0 : weight / (1.0 - c.drop_probability);
 }
 
 // `scratch` is shared, one number for each thread of the team.
