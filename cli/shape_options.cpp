@@ -152,7 +152,7 @@ struct AddFlag {
   void operator()(const OptionText& text, std::optional<Dropout>& dropout) const {
     const Flag shown = flag(text, "P");
     add_value(app, shown, [&dropout, name = shown.name](const std::string& said) {
-      const float probability = parse_float(name, said);
+      const double probability = parse_double(name, said);
       if (!(probability >= 0 && probability < 1))
         throw Error(Error::value, fmt::format("{}: {} is outside [0, 1)", name, said));
       dropout = Dropout{.drop_probability = probability};

@@ -203,9 +203,9 @@ typedef struct heed_options {
   heed_align alibi_align;
   int32_t threads;  // for this call; 0: heed_num_threads()
   void* stream;     // a cudaStream_t, on HEED_DEVICE_CUDA alone; NULL: the device's legacy stream
-  // Since 0.3, in place of scale (with has_scale), softcap and dropout.drop_probability: for f64, where a float is
-  // too short. 0: those.
-  double scale_f64, softcap_f64, drop_probability_f64;
+  // Since 0.3, in place of scale (with has_scale) and softcap: for f64, where a float is too short. 0: those.
+  double scale_f64, softcap_f64;
+  double drop_probability_f64;  // since 0.4, in place of dropout.drop_probability
 } heed_options;
 
 // `options` may be NULL here and below: the defaults.

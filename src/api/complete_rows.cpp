@@ -228,8 +228,7 @@ double RowCompletion::weigh_seen(const WideQuery& at, const Logits& logits, doub
       else
         sum += score = std::exp(score - logits.max);
   }
-  const double kept =
-      p_.options.dropout ? 1.0 - p_.options.dropout->drop_probability : 1;
+  const double kept = p_.options.dropout ? 1.0 - p_.options.dropout->drop_probability : 1;
   for (std::int64_t j = 0; j < std::ssize(x); ++j)
     if (double& weight = x[static_cast<std::size_t>(j)]; weight != 0) {
       weight = drops(at, first_key + j) ? 0 : weight / sum / kept;  // S7

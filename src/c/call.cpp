@@ -205,8 +205,8 @@ View keys_or_values(const char* name, const heed_view& view, const heed_cache* c
 // A number that is a field of floats and one of doubles, `name`_f64: the one of them that is not 0.
 double one_of(const char* name, float f32, double f64, const char* of = "") {
   if (f32 != 0 && f64 != 0)
-    throw refusal(Error::ambiguous, "options.", of, name, ": ", f32, " is given, and so is ", name, "_f64: ",
-                  f64, "; one of them must be 0");
+    throw refusal(Error::ambiguous, "options.", of, name, ": ", f32, " is given, and so is ", name,
+                  "_f64: ", f64, "; one of them must be 0");
   return f64 != 0 ? f64 : f32;
 }
 

@@ -221,8 +221,7 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
   const double* from_out = numbers.out_gradient(b, h, query);
   const double of_lse = g.log_sum_exp_gradient ? std::abs(read(*g.log_sum_exp_gradient, b, h, query, 0)) : 0;
   const double delta = sum_of_magnitudes(from_out, numbers.out(b, h, query), p.value_dim) + of_lse;
-  const double keep =
-      p.options.dropout ? 1 / (1.0 - p.options.dropout->drop_probability) : 1;
+  const double keep = p.options.dropout ? 1 / (1.0 - p.options.dropout->drop_probability) : 1;
   const double lost = (width + 4) * keep * min_spacing;
   for (std::int64_t j = 0; j < s.keys; ++j) {
     const auto n = static_cast<std::size_t>(j);

@@ -123,10 +123,10 @@ static void fields_that_contradict_each_other_are_refused(void) {
                       "options.scale: 0.5 is given, but has_scale is 0");
   EXPECT_CALL_REFUSED(c.options.softcap_f64 = c.options.softcap = 2, HEED_ERROR_AMBIGUOUS,
                       "options.softcap: 2 is given, and so is softcap_f64: 2; one of them must be 0");
-  EXPECT_CALL_REFUSED(c.options.drop_probability_f64 = c.options.dropout.drop_probability = 0.5f,
-                      HEED_ERROR_AMBIGUOUS,
-                      "options.dropout.drop_probability: 0.5 is given, and so is drop_probability_f64: 0.5; one "
-                      "of them must be 0");
+  EXPECT_CALL_REFUSED(
+      c.options.drop_probability_f64 = c.options.dropout.drop_probability = 0.5f, HEED_ERROR_AMBIGUOUS,
+      "options.dropout.drop_probability: 0.5 is given, and so is drop_probability_f64: 0.5; one "
+      "of them must be 0");
   EXPECT_CALL_REFUSED(c.masks[0].left = 1, HEED_ERROR_VALUE,
                       "options.masks[0]: a field that kind 1 does not have is not 0");
   EXPECT_CALL_REFUSED(c.masks[1].valid.count = 1, HEED_ERROR_VALUE,

@@ -208,7 +208,7 @@ static void nothing_moves(void) {
   IS_AT(heed_options, stream, 272);
   IS_AT(heed_options, scale_f64, 280);  // where the struct of 0.2 ends
   IS_AT(heed_options, softcap_f64, 288);
-  IS_AT(heed_options, drop_probability_f64, 296);
+  IS_AT(heed_options, drop_probability_f64, 296);  // where the struct of 0.3 ends
 
   HAS_SIZE(heed_scaling, 72);
   IS_AT(heed_rotary, dims, 16);

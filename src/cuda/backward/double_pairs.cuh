@@ -123,9 +123,7 @@ inline __device__ __noinline__ DoublePair double_pair(const GradientCall& g, con
   if (biased == -__builtin_inf()) return {};
   const double lse = static_cast<double>(read(row_of(c.log_sum_exp, q), 0)),
                weight = ::exp(biased - lse);  // G1
-  const double keep = c.drop_below == 0 ? 1.0
-                      : drops(c, q, j)  ? 0.0
-                                        : 1 / (1.0 - c.drop_probability);
+  const double keep = c.drop_below == 0 ? 1.0 : drops(c, q, j) ? 0.0 : 1 / (1.0 - c.drop_probability);
   constexpr double nan = __builtin_nan("");
   if (wanted == Wanted::weights || row.is(DoubleRow::no_scores)) return {true, weight * keep, nan, nan};
   const double of_value = double_dot(row_of(g.out_gradient, q), value_row(c, q.b, kv_head, j), c.value_dim);
