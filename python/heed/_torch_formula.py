@@ -7,6 +7,7 @@ memory at once.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -124,6 +125,7 @@ def _for_each_head(x: Tensor, heads: int, options: Options) -> Tensor:
 
 def _scores(q: Tensor, k: Tensor, options: Options, stage: str) -> Tensor:
     wide = computed_in(q)
+    _check_places(q, k, options)
     scores = (q.to(wide) * _scale(q, options)) @ _for_each_head(k, q.shape[1], options).to(wide).transpose(2, 3)
     if stage == "raw":
         return scores
@@ -162,6 +164,22 @@ def _softmax(scores: Tensor, options: Options) -> tuple[Tensor, Tensor]:
 
 def _said_align(options: Options) -> str:
     return "ends" if options.causal == "ends" else "starts"
+
+
+def _check_places(q: Tensor, k: Tensor, options: Options) -> None:
+    """A place that nobody has said is one place only where queries and keys are as many."""
+    is_said = options.causal in ("starts", "ends")
+    unsaid = {
+        "causal": options.causal == "equal",
+        "window": options.window is not None and not (is_said or options.window_align),
+        "document": options.document is not None and options.query_document is None and not (is_said or options.document_align),
+        "alibi": options.alibi is not None and not (is_said or options.alibi_align),
+    }
+    for name in (name for name, is_unsaid in unsaid.items() if is_unsaid):
+        with warnings.catch_warnings():  # a trace does not hold for others, whose lengths differ
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            if q.shape[2] != k.shape[2]:
+                raise heed.Error(f'{name}: {int(q.shape[2])} queries, {int(k.shape[2])} keys; say "starts" or "ends"')
 
 
 def _places(q: Tensor, k: Tensor, align: str) -> tuple[Tensor, Tensor]:

@@ -74,5 +74,19 @@ def test_the_calls_reach_every_option_of_the_formulas():
     assert {name for name in named if reached[name] < 15} == set()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"causal": True}, {"window": (1, 0)}, {"document": [0, 0, 0, 1, 1, 1, 1]}, {"alibi": [0.5, 0.25]}, {"causal": True, "window": (1, 0, "ends")}],
+    ids=lambda options: "_".join(options),
+)
+def test_a_formula_guesses_no_place(options):
+    q, k = torch.ones(1, 2, 5, 8), torch.ones(1, 2, 7, 8)
+    name = next(iter(options))
+    for call in (heed.torch.attention, lambda *qkv, **said: _torch_formula.attention(*qkv, _torch_operators.options_of(said))):
+        with pytest.raises(heed.Error, match=f"^{name}: 5 queries, 7 keys; say"):
+            call(q, k, k, **options)
+        call(k, k, k, **options)
+
+
 if __name__ == "__main__":
     print(disagreement(int(sys.argv[1])) or "as the kernels compute it")
