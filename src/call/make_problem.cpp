@@ -47,7 +47,8 @@ void round_to_f32(const OptionText& text, std::optional<double>& number) {
 }
 
 void round_to_f32(Options& options) {
-  visit_numbers(options, [](const OptionText& text, std::optional<double>& number) { round_to_f32(text, number); });
+  visit_numbers(options,
+                [](const OptionText& text, std::optional<double>& number) { round_to_f32(text, number); });
   if (!options.dropout) return;
   double& drop_probability = options.dropout->drop_probability;
   const auto rounded = static_cast<float>(drop_probability);
