@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything.
+// Everything but what needs a library beside heed or is for few: heed/view.hpp, heed/distributed.hpp,
+// heed/distributed_layer.hpp, heed/mpi.hpp, heed/mdspan.hpp.
 #pragma once
 #include "heed/attention.hpp"
 #include "heed/cache.hpp"
@@ -7,6 +8,7 @@
 #include "heed/error.hpp"
 #include "heed/few.hpp"
 #include "heed/files.hpp"
+#include "heed/gradient.hpp"
 #include "heed/half.hpp"
 #include "heed/layer.hpp"
 #include "heed/mask.hpp"

@@ -18,11 +18,14 @@
 #include "refusal/refusal.hpp"
 #include "system/system.hpp"
 #include "threads/allowed.hpp"
+#include "threads/tsan.hpp"
 
 namespace heed::threads {
 namespace {
 
 constexpr std::size_t line_bytes = 64;
+
+thread_local bool inside_a_run = false;
 
 struct Job {
   void (*task)(void*, std::size_t);
@@ -46,11 +49,11 @@ struct Job {
   static void run_one(void* job, std::size_t i) {
     const Job& self = *static_cast<Job*>(job);
     const BorrowedFloatMode borrowed(self.mode);
+    const bool was_inside = std::exchange(inside_a_run, true);
     self.task(self.context, i);
+    inside_a_run = was_inside;
   }
 };
-
-thread_local bool inside_a_run = false;
 
 std::atomic<int> calls_that_stay_awake{0};
 
@@ -88,12 +91,14 @@ class Pool {
 
   void run(Job& job) {
     const int helpers = job.helpers.load();  // fewer from the moment that others see the job
+    tell_tsan_before(&job);
     job_ = &job;
     ++generation_;
     wake(helpers);
     job.work();
     job_ = nullptr;  // whoever comes from here on finds nothing to do
     wait_until_unused();
+    tell_tsan_after(&job);
   }
 
  private:
@@ -113,7 +118,11 @@ class Pool {
       seen = generation_;
       if (stop_) return;
       ++users_;  // from here on the job that is found stays
-      if (Job* const job = job_) job->help();
+      if (Job* const job = job_) {
+        tell_tsan_after(job);
+        job->help();
+        tell_tsan_before(job);
+      }
       if (--users_ == 0 && caller_sleeps_) {
         const std::lock_guard lock(mutex_);
         left_.notify_one();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "threads/pool.hpp"
+#include "threads/tsan.hpp"
 
 namespace heed::threads {
 namespace {
@@ -124,10 +125,12 @@ void Waves::wait_for_ready() {
 Waves::Cell Waves::take() {
   for (;;) {
     const std::size_t cell = next_of_this_thread();
-    if (cell == none)
+    if (cell == none) {
       wait_for_ready();
-    else if (claim(cell))
+    } else if (claim(cell)) {
+      tell_tsan_after(&cells_[cell]);
       return {cells_[last_cell = cell].grid, cell};
+    }
   }
 }
 
@@ -140,6 +143,7 @@ void Waves::make_ready(std::size_t cell) {
 }
 
 void Waves::lose_predecessor(std::size_t cell) {
+  tell_tsan_before(&cells_[cell]);
   if (--cells_[cell].missing == 0) make_ready(cell);
 }
 

@@ -36,6 +36,7 @@ SAID = [
     ("include/heed/version.hpp", r'version\(\);  // "([\d.]+)"', 3),
     ("CHANGELOG.md", r"^## \[(\d[\d.]+)\]", 3),
     ("tests/interfaces/consumers/find_package/CMakeLists.txt", r"^find_package\(heed ([\d.]+) CONFIG", 2),
+    ("tests/interfaces/consumers/c_alone/CMakeLists.txt", r"^find_package\(heed ([\d.]+) CONFIG", 2),
     ("docs/start.md", r"find_package\(heed ([\d.]+) CONFIG", 2),
     ("docs/building.md", r"find_package\(heed ([\d.]+) CONFIG", 2),
     ("docs/building.md", r"heed_([\d.]+)_amd64\.deb", 3),

@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -87,6 +89,37 @@ TEST_F(Threads, a_call_from_inside_a_task_runs_where_it_is) {
   });
   EXPECT_EQ(elsewhere, 0);
   EXPECT_EQ(different, 0);
+}
+
+TEST_F(Threads, a_task_of_an_executor_starts_no_other_run) {
+  Backwards executor;
+  set_executor(&executor);
+  threads::parallel_for(8, [&](std::size_t) { threads::parallel_for(4, [](std::size_t) {}); });
+  EXPECT_EQ(executor.ran, 8u);
+}
+
+// Runs all tasks of the first `runs` that it is asked for, and of the next none.
+struct Failing : Backwards {
+  explicit Failing(int runs) : left(runs) {}
+  void run(std::size_t tasks, void (*task)(void*, std::size_t), void* context) override {
+    if (left-- == 0) throw std::runtime_error("the pool is closed");
+    Backwards::run(tasks, task, context);
+  }
+  std::atomic<int> left;
+};
+
+TEST_F(Threads, what_an_executor_throws_comes_out_of_the_call_and_spoils_no_other) {
+  int thrown = 0;
+  for (int run = 0; run < 3; ++run) {
+    Failing executor(run);
+    try {
+      attend({.executor = &executor});
+    } catch (const std::runtime_error& error) {
+      thrown += std::string_view(error.what()) == "the pool is closed";
+    }
+    EXPECT_TRUE(same_bits(attend(), alone)) << "after a failure in run " << run;
+  }
+  EXPECT_GT(thrown, 0);
 }
 
 TEST_F(Threads, every_task_runs_exactly_once) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled against 0.1 this must not link: it would hand over structs that the library takes for others.
+// Compiled against 0.1, or with a standard library of another kind, this must not link: it would hand over
+// structs that the library takes for others.
 #ifdef FIXED
 #include <heed/heed.hpp>
 #else
