@@ -71,6 +71,25 @@ bool set_detail(Case& c, const std::string& word) {
   return c.page_size = page[0], true;
 }
 
+// Why there is no such case, or "".
+std::string fault_of(const Case& c) {
+  const std::string role = name_of(c.role);
+  if (c.heads % c.kv_heads != 0)
+    return fmt::format("{} KV heads do not divide {} heads", c.kv_heads, c.heads);
+  if (c.role == Role::decode || c.role == Role::step) {
+    if (c.queries != 1) return role + " has one query";
+  } else if (c.role != Role::cache && c.queries != c.keys) {
+    return role + " has as many queries as keys";
+  }
+  if (c.role == Role::step && (c.batch != 1 || c.stored != CacheType::f32))
+    return "step is of one sequence, in f32";
+  if (c.is_cached() && c.length_of(0) < c.queries) return "a sequence has fewer keys than queries";
+  const bool may_be = c.role == Role::prefill || (c.role == Role::backward && c.between == Between::causal);
+  if (c.between != Between::nothing && !may_be)
+    return fmt::format("{} has no mask or bias of that kind", role);
+  return "";
+}
+
 double product(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
   return 2 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(depth);
 }
@@ -135,6 +154,22 @@ Case Case::parse(const std::string& name) {
     c.batch = n[0], c.heads = n[1], c.kv_heads = n[2], c.queries = n[3], c.keys = n[4], c.dim = n[5];
   for (std::size_t w = 3; w < words.size(); ++w)
     if (!set_detail(c, words[w])) throw unknown;
+  return c;
+}
+
+Case Case::parse_own(const std::string& name) {
+  Case c;
+  try {
+    c = parse(name);
+  } catch (const Error&) {
+  }
+  if (c.name() != name)
+    throw Error(Error::value,
+                fmt::format("'{}' is no case; say ROLE/TYPE/BATCHxHEADSxKV_HEADSxQUERIESxKEYSxDIM, such as "
+                            "prefill/bf16/1x32x8x2048x2048x128/causal",
+                            name));
+  const std::string fault = fault_of(c);
+  if (!fault.empty()) throw Error(Error::value, fmt::format("'{}': {}", name, fault));
   return c;
 }
 

@@ -50,8 +50,12 @@ struct Case {
   // "projection/f32/2048x768x768": rows, outputs, inputs; or "cache/int8/1x32x8x1x32768x128/paged64",
   // "cache/bf16/64x32x8x1x512x128/mixed".
   static Case parse(const std::string& name);  // throws Error where it is no such name
+  // The same of a name that somebody made up: also where its work has no such case, such as "decode has one
+  // query".
+  static Case parse_own(const std::string& name);
   std::string name() const;
 
+  std::int64_t tokens() const { return batch * queries; }  // that a run computes
   // Multiplications and additions of the products alone; of a causal mask only the visible half.
   double operations() const;
   std::int64_t kv_bytes_per_token() const;  // keys, values and scales

@@ -3,7 +3,9 @@
 #include "bench/measure.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "stopwatch.hpp"
 
@@ -23,6 +25,15 @@ double median_of(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+double standard_deviation_of(const std::vector<double>& values) {
+  if (values.size() < 2) return 0;
+  const auto count = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares / (count - 1));
 }
 
 }  // namespace
@@ -64,22 +75,22 @@ Measured measure(Workload& workload, double seconds, const std::function<double(
   measured.runs = static_cast<int>(runs.size());
   measured.median_seconds = of_case(median_of(runs));
   measured.min_seconds = of_case(*std::min_element(runs.begin(), runs.end()));
+  measured.deviation_seconds = standard_deviation_of(runs) / repeats;
   return measured;
 }
 
 std::optional<ShareOfLimit> share_of_limit(const Binding& binding, const Measured& measured) {
-  if (measured.turns.empty()) {
-    if (!binding.per_second) return {};
-    const double least = binding.amount / *binding.per_second;  // that the machine could take
-    return ShareOfLimit{least / measured.median_seconds, least / measured.min_seconds};
-  }
+  if (!binding.per_second) return {};
+  const double least = binding.amount / *binding.per_second;  // that the machine could take
+  const double before = least / measured.median_seconds;
+  if (measured.turns.empty()) return ShareOfLimit{before, least / measured.min_seconds, before};
   std::vector<double> shares;
   double rate = 0, limit = 0;
   for (const Turn& turn : measured.turns) {
     shares.push_back(binding.amount / turn.seconds / turn.limit);
     rate = std::max(rate, binding.amount / turn.seconds), limit = std::max(limit, turn.limit);
   }
-  return ShareOfLimit{median_of(shares), rate / limit};
+  return ShareOfLimit{median_of(shares), rate / limit, before};
 }
 
 Binding binding_of(const Case& c, const std::optional<Limits>& limits) {

@@ -21,8 +21,9 @@ struct Measured {
   std::string name{}, kernel{};
   Findings findings{};
   int runs = 0;
-  double median_seconds = 0, min_seconds = 0;  // meaningless unless findings.all_right()
-  std::vector<Turn> turns{};                   // none where no limit was given
+  // Of a run; meaningless unless findings.all_right().
+  double median_seconds = 0, min_seconds = 0, deviation_seconds = 0;
+  std::vector<Turn> turns{};  // none where no limit was given
 };
 
 // Runs until `seconds` have gone by and at least three times, but starts none after five times as long. The
@@ -41,10 +42,11 @@ struct Binding {
 Binding binding_of(const Case&, const std::optional<Limits>&);
 
 // What a case does of what the machine could. Where others use the machine too, both change from moment to
-// moment: `median` is that of the turns, each against its own burst; `best` is the fastest turn against the
-// fastest burst. Without turns, the median and the least time against the limit as it was measured before.
+// moment, and a machine may slow under load: `before` is the median time against the limit as it was measured
+// before all cases; `median` is that of the turns, each against its own burst; `best` is the fastest turn
+// against the fastest burst. Without turns, `median` is `before`, and `best` the same of the least time.
 struct ShareOfLimit {
-  double median, best;
+  double median, best, before;
 };
 std::optional<ShareOfLimit> share_of_limit(const Binding&, const Measured&);  // none if no limit was measured
 

@@ -6,6 +6,7 @@
 
 #include "bench/limits.hpp"
 #include "bench/measure.hpp"
+#include "bench/saved_run.hpp"
 #include "console.hpp"
 #include "table.hpp"
 
@@ -14,25 +15,38 @@ namespace heed::tool {
 // What a case is, without a time: name, role, dtype, shape and the work that is counted.
 nlohmann::ordered_json object_of(const Case&);
 
+// How people see it: a table that is aligned, one in Markdown, or numbers separated by commas.
+enum class Layout : std::uint8_t { aligned, markdown, csv };
+
+struct BenchRun {
+  std::string command{};  // that repeats it
+  Layout layout = Layout::aligned;
+  std::optional<Limits> limits{};
+  std::optional<SavedRun> saved{};  // to compare with
+};
+
 // People see each line when its case is done; programs get one object, at the end.
 class BenchReport {
  public:
-  // `command` is what this run is repeated with.
-  BenchReport(const Console&, std::string command, std::optional<Limits>, const std::vector<Case>& to_come);
+  BenchReport(const Console&, BenchRun, const std::vector<Case>& to_come);
   void add(const Case&, const Measured&);  // a wrong result gets a line, but no figure
   enum class End : std::uint8_t { all_cases, interrupted };
   void finish(End) const;
 
  private:
   void print_machine() const;
-  void add_row(std::vector<std::string> cells);
+  void print_heading() const;
+  void print_notes() const;
+  void add_row(const nlohmann::ordered_json& record, std::vector<std::string> cells);
 
   const Console& console_;
-  const std::string command_;
-  const std::optional<Limits> limits_;
+  const BenchRun run_;
   const std::size_t to_come_;
+  const std::vector<Column> columns_;
   nlohmann::ordered_json cases_ = nlohmann::ordered_json::array();
   Table table_;
+  std::vector<double>
+      slowdowns_{};  // of cases with turns: what the machine did meanwhile, of its limit before
 };
 
 }  // namespace heed::tool

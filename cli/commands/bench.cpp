@@ -8,6 +8,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <sstream>
+#include <utility>
 
 #include "arguments.hpp"
 #include "bench/measure.hpp"
@@ -22,18 +24,32 @@ namespace heed::tool {
 namespace {
 
 struct BenchOptions {
-  Suite suite = Suite::heads;
-  std::string filter{};
+  std::optional<Suite> chosen_suite{};
+  std::vector<Case> own{};
+  std::string filter{}, compare{};
   std::optional<int> threads{};
   double seconds = 1;
   std::optional<int> ranks{};
   bool oversubscribes = false;
+  bool is_markdown = false, is_csv = false;
   bool is_quick = false, skips_limits = false, lists = false;
 
   void add_to(CLI::App&);
+  Suite suite() const { return chosen_suite.value_or(Suite::heads); }
   Size size() const { return is_quick ? Size::quick : Size::full; }
   std::string command() const;
 };
+
+std::vector<Case> cases_in(const std::string& names) {
+  std::vector<Case> cases;
+  std::istringstream stream(names + ",");
+  for (std::string name; std::getline(stream, name, ',');) try {
+      cases.push_back(Case::parse_own(name));
+    } catch (const Error& error) {
+      throw Error(error.code, std::string("--case: ") + error.what());
+    }
+  return cases;
+}
 
 void BenchOptions::add_to(CLI::App& app) {
   const std::vector<Choice<Suite>> suites = {{"heads", Suite::heads, "seeds"},
@@ -49,7 +65,12 @@ void BenchOptions::add_to(CLI::App& app) {
              {.name = "--suite",
               .help = "What to time; lengths: prefill of 128 to 8192 tokens; limits: the machine alone; "
                       "ranks: 1, 2, 4 and 8 against one process"},
-             suites, [this](Suite chosen) { suite = chosen; });
+             suites, [this](Suite chosen) { chosen_suite = chosen; });
+  add_value(app,
+            {.name = "--case",
+             .help = "These cases, named as --list names them, of any shape",
+             .value = "NAME[,NAME...]"},
+            [this](const std::string& text) { own = cases_in(text); });
   add_text(app, {.name = "--filter", .help = "Only cases whose name matches", .value = "RE"}, filter);
   add_workers(app, {.name = "--threads", .help = "How many threads; with --ranks: of each process"}, threads);
   add_value(app, {.name = "--seconds", .help = "Per case; 1 by default", .value = "S"},
@@ -58,6 +79,12 @@ void BenchOptions::add_to(CLI::App& app) {
               if (!(seconds > 0 && seconds <= 3600))
                 throw Error(Error::value, fmt::format("--seconds: {} is not in (0, 3600]", text));
             });
+  add_text(
+      app,
+      {.name = "--compare", .help = "Beside what heed bench --json printed before", .value = "SAVED.json"},
+      compare);
+  add_switch(app, {.name = "--markdown", .help = "The table in Markdown"}, is_markdown);
+  add_switch(app, {.name = "--csv", .help = "Lines of numbers separated by commas"}, is_csv);
   add_switch(app, {.name = "--quick", .help = "The long prefill over 2048 tokens instead of 4096"}, is_quick);
   add_switch(app, {.name = "--skip-limits", .help = "Do not measure the machine; no percentages"},
              skips_limits);
@@ -73,7 +100,9 @@ void BenchOptions::add_to(CLI::App& app) {
 }
 
 std::string BenchOptions::command() const {
-  std::string words = fmt::format("heed bench --suite {}", name_of(suite));
+  std::string words = "heed bench";
+  if (own.empty()) words += fmt::format(" --suite {}", name_of(suite()));
+  for (std::size_t n = 0; n < own.size(); ++n) words += (n == 0 ? " --case " : ",") + own[n].name();
   if (!filter.empty()) words += fmt::format(" --filter '{}'", filter);
   if (is_quick) words += " --quick";
   if (skips_limits) words += " --skip-limits";
@@ -81,14 +110,14 @@ std::string BenchOptions::command() const {
 }
 
 std::vector<Case> chosen_cases(const BenchOptions& options) {
-  std::vector<Case> cases = cases_of(options.suite, options.size());
+  std::vector<Case> cases = options.own.empty() ? cases_of(options.suite(), options.size()) : options.own;
   try {
     const std::regex pattern(options.filter);
     std::erase_if(cases, [&](const Case& c) { return !std::regex_search(c.name(), pattern); });
   } catch (const std::regex_error&) {
     throw Error(Error::value, fmt::format("--filter: '{}' is not a regular expression", options.filter));
   }
-  if (cases.empty() && options.suite != Suite::limits)
+  if (cases.empty() && options.suite() != Suite::limits)
     throw Error(Error::value,
                 fmt::format("--filter: '{}' matches no case; --list shows them", options.filter));
   return cases;
@@ -125,19 +154,37 @@ std::string place_among(std::size_t before, std::size_t all, double seconds) {
                    : fmt::format("{}, about {:.0f} min left", place, std::ceil(left / 60));
 }
 
+void refuse_strays(const BenchOptions& options) {
+  const auto refuse = [](bool is_given, const std::string& flag, const std::string& where) {
+    if (is_given) throw Error(Error::value, fmt::format("{}: means nothing {}", flag, where));
+  };
+  const bool is_of_ranks = options.suite() == Suite::ranks;
+  refuse(options.ranks && !is_of_ranks, "--ranks", "without --suite ranks");
+  refuse(options.chosen_suite && !options.own.empty(), "--suite", "beside --case");
+  refuse(options.is_csv && options.is_markdown, "--csv", "beside --markdown");
+  for (const auto& [is_given, flag] : {std::pair(!options.compare.empty(), "--compare"),
+                                       {options.is_csv, "--csv"},
+                                       {options.is_markdown, "--markdown"}})
+    refuse(is_given && is_of_ranks, flag, "beside --suite ranks");
+}
+
 Status bench(const BenchOptions& options, Console& console) {
-  if (options.ranks && options.suite != Suite::ranks)
-    throw Error(Error::value, "--ranks: means nothing without --suite ranks");
-  if (options.suite == Suite::ranks) return bench_ranks(options, console);
+  refuse_strays(options);
+  if (options.suite() == Suite::ranks) return bench_ranks(options, console);
   const std::vector<Case> cases = chosen_cases(options);
   if (options.lists) return list(cases, console);
   if (options.threads) set_num_threads(*options.threads);
+  std::optional<SavedRun> saved;
+  if (!options.compare.empty()) saved = read_saved_run("--compare", options.compare);
   std::optional<Limits> limits;
   if (!options.skips_limits) {
     console.progress("the machine's limits");
     limits = measure_limits();
   }
-  BenchReport report(console, options.command(), limits, cases);
+  const Layout layout = options.is_csv        ? Layout::csv
+                        : options.is_markdown ? Layout::markdown
+                                              : Layout::aligned;
+  BenchReport report(console, {options.command(), layout, limits, saved}, cases);
   const Interruption interruption(console);
   Status status = done;
   const auto begun = std::chrono::steady_clock::now();
@@ -173,6 +220,9 @@ Action add_bench(CLI::App& app) {
            "  heed bench --suite backward --filter f32\n"
            "  heed bench --suite all --quick --seconds 0.3 --json\n"
            "  heed bench --suite limits --threads 1\n"
+           "  heed bench --case prefill/bf16/1x32x8x2048x2048x128/causal,decode/bf16/1x32x8x1x2048x128\n"
+           "  heed bench --suite decode --json > saved.json\n"
+           "  heed bench --suite decode --compare saved.json --markdown\n"
            "  heed bench --suite ranks --quick\n"
            "  heed bench --suite ranks --ranks 2 --threads 4\n\n"
            "Each case is shown when it is done. Ctrl-C ends with what there is, after the case that runs; a "

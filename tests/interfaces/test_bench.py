@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `heed bench` prints and refuses. Nothing here depends on how fast the machine is."""
 
+import csv
+import io
 import json
 import re
 import signal
@@ -72,6 +74,7 @@ def test_a_share_is_the_rate_over_the_limit_that_binds(tmp_path):
     (case,) = answer["cases"]
     limit = answer["limits"][f"{case['limit']}_bytes_per_second"]["all_threads"]
     assert case["share_of_limit"] == pytest.approx(case["bytes_per_second"] / limit, rel=1e-12)
+    assert case["share_of_first_limit"] == case["share_of_limit"]
     assert case["turns"] == 0 and case["best_share_of_limit"] >= case["share_of_limit"]
     # 2 tensors, 4096 keys, 128 dimensions, 2 bytes: each byte once, although 32 heads read it
     assert case["bytes_per_second"] * case["median_seconds"] == pytest.approx(2 * 4096 * 128 * 2, rel=1e-9)
@@ -83,6 +86,7 @@ def test_a_share_of_arithmetic_is_measured_in_turns_with_the_limit(tmp_path):
     (case,) = answer["cases"]
     assert case["limit"] == "fp32" and case["turns"] >= 1
     assert case["share_of_limit"] > 0 and case["best_share_of_limit"] > 0
+    assert case["share_of_first_limit"] == pytest.approx(case["flops"] / answer["limits"]["fp32_flops"]["all_threads"], rel=1e-12)
 
 
 def test_a_cache_counts_the_bytes_it_keeps_and_a_step_its_weights_too(tmp_path):
@@ -120,6 +124,40 @@ def test_a_projection_of_one_row_counts_its_weights(tmp_path):
     (case,) = json_of(tmp_path, *SHORT, "--suite", "layer", "--filter", "^projection/f32/1x")["cases"]
     assert case["how"] is None
     assert case["bytes_per_second"] * case["median_seconds"] == pytest.approx(4096 * 4096 * 4, rel=1e-9)
+
+
+OWN = "prefill/f32/1x2x1x70x70x24/causal"
+
+
+def test_a_case_may_have_any_shape_and_says_its_tokens_a_second_and_how_they_vary(tmp_path):
+    names = [OWN, "cache/int8/3x4x2x2x40x16/paged16", "backward/bf16/1x2x2x33x33x16", "step/f32/1x2x1x1x20x16", "projection/f32/24x48x48"]
+    answer = json_of(tmp_path, *SHORT, "--case", ",".join(names))
+    assert [case["name"] for case in answer["cases"]] == names and "--case " + ",".join(names) in answer["command"]
+    for case, tokens in zip(answer["cases"], [70, 6, 33, 1, 24]):
+        assert case["right"] is True
+        assert case["tokens_per_second"] * case["median_seconds"] == pytest.approx(tokens, rel=1e-9), case["name"]
+        assert case["standard_deviation_seconds"] >= 0 and (case["runs"] < 2 or case["standard_deviation_seconds"] > 0)
+
+
+def test_csv_has_a_field_for_every_number_and_markdown_a_table(tmp_path):
+    lines = list(csv.DictReader(io.StringIO(heed(tmp_path, *SHORT, "--case", OWN, "--csv").stdout)))
+    assert len(lines) == 1 and lines[0]["name"] == OWN and lines[0]["right"] == "true" and lines[0]["share_of_limit"] == ""
+    assert float(lines[0]["tokens_per_second"]) * float(lines[0]["median_seconds"]) == pytest.approx(70, rel=1e-9)
+    assert lines[0]["machine"] == json_of(tmp_path, "doctor")["cpu"] and None not in lines[0]
+    head, sides, row = heed(tmp_path, *SHORT, "--case", OWN, "--markdown").stdout.splitlines()[:3]
+    assert head.count("|") == sides.count("|") == row.count("|") and row.startswith(f"| {OWN} | cpu.")
+    assert set(sides) <= set("|-: ")
+
+
+def test_a_saved_run_is_compared_with_case_by_case(tmp_path):
+    saved = json_of(tmp_path, *SHORT, "--case", OWN)
+    saved["cases"][0]["median_seconds"] = 1000.0
+    (tmp_path / "saved.json").write_text(json.dumps(saved))
+    words = [*SHORT, "--case", f"{OWN},{OWN.replace('x70', 'x71')}", "--compare", "saved.json"]
+    same, other = json_of(tmp_path, *words)["cases"]
+    assert same["saved_median_seconds"] == 1000 and "saved_median_seconds" not in other
+    head, _, row, row_of_other = heed(tmp_path, *words, "--markdown").stdout.splitlines()[:4]
+    assert head.endswith("to saved |") and float(row.split("|")[-2].split()[0]) > 100 and row_of_other.endswith("|  |")
 
 
 def test_every_case_has_a_name_of_its_own_that_says_what_it_is(tmp_path):
@@ -227,6 +265,17 @@ def test_ranks_have_the_bits_of_one_process_and_say_what_they_did(tmp_path):
     [
         (["--filter", "("], "--filter: '(' is not a regular expression"),
         (["--filter", "^nothing$"], "--filter: '^nothing$' matches no case; --list shows them"),
+        (["--case", "prefill/f32/1x2x2x8x8"], "--case: 'prefill/f32/1x2x2x8x8' is no case; say ROLE/TYPE/BATCHxHEADSxKV_HEADSxQUERIESxKEYSxDIM, such as prefill/bf16/1x32x8x2048x2048x128/causal"),
+        (["--case", "projection/f32/8x16x32"], "--case: 'projection/f32/8x16x32' is no case; say ROLE/TYPE/BATCHxHEADSxKV_HEADSxQUERIESxKEYSxDIM, such as prefill/bf16/1x32x8x2048x2048x128/causal"),
+        (["--case", "prefill/f32/1x8x3x64x64x16"], "--case: 'prefill/f32/1x8x3x64x64x16': 3 KV heads do not divide 8 heads"),
+        (["--case", "prefill/f32/1x8x2x64x65x16"], "--case: 'prefill/f32/1x8x2x64x65x16': prefill has as many queries as keys"),
+        (["--case", "decode/f32/1x8x2x2x65x16"], "--case: 'decode/f32/1x8x2x2x65x16': decode has one query"),
+        (["--case", "layer/f32/1x8x2x64x64x16/causal"], "--case: 'layer/f32/1x8x2x64x64x16/causal': layer has no mask or bias of that kind"),
+        (["--case", DECODE, "--suite", "decode"], "--suite: means nothing beside --case"),
+        (["--csv", "--markdown"], "--csv: means nothing beside --markdown"),
+        (["--suite", "ranks", "--csv"], "--csv: means nothing beside --suite ranks"),
+        (["--compare", "none.json"], "--compare: 'none.json' cannot be read"),
+        (["--compare", "/dev/null"], "--compare: '/dev/null' is not what heed bench --json prints"),
         (["--seconds", "0"], "--seconds: 0 is not in (0, 3600]"),
         (["--seconds", "nan"], "--seconds: nan is not in (0, 3600]"),
         (["--threads", "0"], "--threads: 0 is outside [1, 4096]"),

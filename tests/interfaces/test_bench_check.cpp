@@ -306,11 +306,12 @@ TEST(Measure, what_runs_do_besides_is_taken_off_as_the_least_it_took) {
 TEST(ShareOfLimit, is_that_of_turns_with_the_machine_and_of_the_best_of_both) {
   const Binding binding{.amount = 100, .limit = "fp32", .per_second = 1000};
   // 50, 20 and 40 a second where the machine had 80, 25 and 100
-  const Measured measured{.turns = {{2, 80}, {5, 25}, {2.5, 100}}};
+  const Measured measured{.median_seconds = 2.5, .turns = {{2, 80}, {5, 25}, {2.5, 100}}};
   const std::optional<ShareOfLimit> share = share_of_limit(binding, measured);
   ASSERT_TRUE(share);
   EXPECT_DOUBLE_EQ(share->median, 50.0 / 80);
   EXPECT_DOUBLE_EQ(share->best, 50.0 / 100);
+  EXPECT_DOUBLE_EQ(share->before, 40.0 / 1000);  // of a machine that did ten times as much before
 }
 
 TEST(ShareOfLimit, without_turns_is_that_of_the_limit_before_if_there_was_one) {
@@ -320,6 +321,7 @@ TEST(ShareOfLimit, without_turns_is_that_of_the_limit_before_if_there_was_one) {
   ASSERT_TRUE(share);
   EXPECT_DOUBLE_EQ(share->median, 0.125);
   EXPECT_DOUBLE_EQ(share->best, 0.25);
+  EXPECT_DOUBLE_EQ(share->before, 0.125);
   EXPECT_FALSE(share_of_limit({.amount = 100, .limit = "dram"}, measured));
 }
 
