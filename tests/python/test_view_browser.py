@@ -52,6 +52,13 @@ def test_it_opens_without_an_error_and_asks_for_nothing(tab, page):
     assert tab.driver.title == "Two runs"
 
 
+def test_what_is_not_there_yet_has_no_colours_and_is_waited_for(tab, page):
+    tab.open(page)
+    assert tab.colours("#nowhere canvas") == 0
+    tab.driver.execute_script("setTimeout(() => document.body.append(Object.assign(document.createElement('b'), { id: 'late' })), 300)")
+    assert tab.one("#late").tag_name == "b"
+
+
 # Writes a page into a frame as far as its script and its first `cut` characters behind it, then, when told, the rest.
 BEGIN = """
 const [text, cut, done] = arguments;
