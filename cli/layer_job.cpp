@@ -151,7 +151,8 @@ LayerJob make_job(JobOptions options) {
   config.head_dim = extents.head_dim;
   if (options.rotary) config.rotary = options.rotary;
   if (shape.scores.head_map != HeadMap::interleaved) config.head_map = shape.scores.head_map;
-  if (shape.scores.dropout) config.drop_probability = static_cast<float>(shape.scores.dropout->drop_probability);
+  if (shape.scores.dropout)
+    config.drop_probability = static_cast<float>(shape.scores.dropout->drop_probability);
   checked_bytes({1, extents.heads, extents.head_dim, extents.model_dim},
                 DType::f32);  // before anything that large
   const Shape x_shape{extents.batch, 1, extents.queries, extents.model_dim};

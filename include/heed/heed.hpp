@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everything but what needs a library beside heed or is for few: heed/view.hpp, heed/distributed.hpp,
-// heed/distributed_layer.hpp, heed/mpi.hpp, heed/mdspan.hpp.
+// heed/distributed_layer.hpp, heed/mpi.hpp, heed/mdspan.hpp, heed/option_list.hpp.
 #pragma once
 #include "heed/attention.hpp"
 #include "heed/cache.hpp"

@@ -2,7 +2,7 @@
 """Attention as the textbook writes it, in PyTorch's own operations: for whoever cannot be handed an operator of heed.
 
 An ONNX model is made of it, and it is how gradients of weights that were returned are computed. All (queries, keys) numbers are in
-memory at once.
+memory at once. A number that is hidden is multiplied by 0: NaN or infinity in it does reach a result of an ONNX model.
 """
 
 from __future__ import annotations

@@ -120,6 +120,7 @@ def attend(
     s_aux: torch.Tensor | None = None,
     position_bias: torch.Tensor | None = None,
     indices: torch.Tensor | None = None,
+    cache: Any = None,
     output_attentions: bool | None = False,
     **others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -127,9 +128,11 @@ def attend(
 
     query is (batch, heads, queries, dim), key and value (batch, kv_heads, keys, dim) with any strides; s_aux is one
     sink per head, position_bias (batch or 1, heads, queries, keys), and indices (batch, queries, chosen) are the only keys that
-    a query sees (sparse attention of DeepSeek 3.2). Returns (batch, queries, heads, dim) and, if output_attentions, the
-    weights (batch, heads, queries, keys).
+    a query sees (sparse attention of DeepSeek 3.2); cache is continuous batching's, which keeps key and value and answers all of
+    them. Returns (batch, queries, heads, dim) and, if output_attentions, the weights (batch, heads, queries, keys).
     """
+    if cache is not None:
+        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=others)
     _refuse_unknown_tensors(others)
     queries, keys = query.shape[2], key.shape[2]
     if indices is not None:

@@ -112,9 +112,9 @@ inline auto fields_of(const heed_gradients& s) {
 }
 inline auto fields_of(const heed_options& s) {
   const auto& [size, masks, bias, sink, scale, has_scale, softcap, head_map, dropout, kernel, slopes, align,
-               threads, stream, scale_f64, softcap_f64, executor, drop_probability_f64] = s;
+               threads, stream, scale_f64, softcap_f64, drop_probability_f64, executor] = s;
   return places(s, size, masks, bias, sink, scale, has_scale, softcap, head_map, dropout, kernel, slopes,
-                align, threads, stream, scale_f64, softcap_f64, executor, drop_probability_f64);
+                align, threads, stream, scale_f64, softcap_f64, drop_probability_f64, executor);
 }
 inline auto fields_of(const heed_rotary& s) {
   const auto& [size, base, pairs, dims, scaling] = s;

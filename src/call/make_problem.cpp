@@ -46,8 +46,9 @@ void round_to_f32(const OptionText& text, std::optional<double>& number) {
   number = rounded;
 }
 
-void round_choices(Options& options) {
-  visit_numbers(options, round_to_f32);
+void round_to_f32(Options& options) {
+  visit_numbers(options,
+                [](const OptionText& text, std::optional<double>& number) { round_to_f32(text, number); });
   if (!options.dropout) return;
   double& drop_probability = options.dropout->drop_probability;
   const auto rounded = static_cast<float>(drop_probability);
@@ -100,7 +101,7 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   check_extents(arguments.all(), extents);
   check_dtypes(arguments.all(), inputs.q.dtype);
   check_choices(p.outputs, options);
-  if (inputs.q.dtype != DType::f64) round_choices(p.options);
+  if (inputs.q.dtype != DType::f64) round_to_f32(p.options);
 
   if (!options.scale) p.options.scale = default_scale(p.dim);
   if (inputs.cache) apply_cache_window(p);

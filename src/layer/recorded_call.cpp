@@ -54,10 +54,11 @@ struct RecordedCall::Record {
     choices.push_back({text.name, in_words(alibi->slopes.size()) + " slopes", hash});
   }
   void operator()(const OptionText& text, const std::optional<Dropout>& dropout) const {
-    choices.push_back(
-        {text.name,
-         dropout ? in_words(dropout->drop_probability) + " with seed " + in_words(dropout->seed) : "none",
-         0});
+    choices.push_back({text.name,
+                       dropout ? in_words(static_cast<float>(dropout->drop_probability)) + " with seed " +
+                                     in_words(dropout->seed)
+                               : "none",
+                       0});
   }
   void operator()(const char* name, std::span<const std::int64_t> positions) const {
     choices.push_back({name, in_words(positions.size()) + " numbers", mix_list(0, positions)});

@@ -208,11 +208,11 @@ static void nothing_moves(void) {
   IS_AT(heed_options, stream, 272);
   IS_AT(heed_options, scale_f64, 280);  // where the struct of 0.2 ends
   IS_AT(heed_options, softcap_f64, 288);
-  IS_AT(heed_options, executor, 296);  // where the struct of 0.3 ends
+  IS_AT(heed_options, drop_probability_f64, 296);  // where the struct of 0.3 ends
+  IS_AT(heed_options, executor, 304);
   IS_AT(heed_executor_config, run, 16);
   IS_AT(heed_executor_config, concurrency, 24);
   HAS_SIZE(heed_executor_config, 32);
-  IS_AT(heed_options, drop_probability_f64, 304);
 
   HAS_SIZE(heed_scaling, 72);
   IS_AT(heed_rotary, dims, 16);

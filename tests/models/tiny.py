@@ -15,7 +15,7 @@ LAYERS = object()  # the size of a field that counts layers
 # What a field of a configuration becomes, by its name, where it is a larger number than that. The first pattern that fits decides.
 SIZES = [
     (r"^(num_mel_bins|n_mels|input_feat_per_channel|feature_size|num_channels|in_channels|in_chans|num_labels|input_dim|input_channels)$", None),
-    (r"^(num_feat_extract_layers|num_conv_layers)$", None),  # lists beside them have as many entries
+    (r"^(num_feat_extract_layers|num_conv_layers|feature_projection_input_dim)$", None),  # lists beside them have as many entries
     (r"codebook_size$", 64),
     (r"index_topk$", 4),  # so that sparse attention leaves keys out
     (r"(index_block_size|index_topk_blocks|index_local_blocks)$", 2),
@@ -38,7 +38,7 @@ SIZES = [
 ]  # fmt: skip
 
 
-UNSAID = {"vocab_size": VOCABULARY, "head_dim": 8, "attention_head_dim": 8, "pad_token_id": 0}  # where a configuration says None
+UNSAID = {"vocab_size": VOCABULARY, "head_dim": 8, "attention_head_dim": 8, "pad_token_id": 0, "num_key_value_heads": 4}  # where a configuration says None
 
 
 def cut(name, value, layers=2):
@@ -47,7 +47,9 @@ def cut(name, value, layers=2):
         return value
     for pattern, size in SIZES:
         if re.search(pattern, name):
-            return value if size is None else min(value, layers if size is LAYERS else size)
+            if size is None or (size == 4 and value < 3):
+                return value
+            return size if size == 4 else min(value, layers if size is LAYERS else size)  # 3 heads of 32 dimensions are none
     if name.endswith("_token_id") or name.endswith("_token_index") or name.endswith("_token"):
         return min(value, VOCABULARY - 1)
     return value
@@ -83,9 +85,8 @@ def fields_of(config, layers):
             fields[name] = cut(name, value, layers)
     if {"num_attention_heads", "num_key_value_heads"} <= vars(config).keys() and config.num_attention_heads == config.num_key_value_heads:
         fields["num_key_value_heads"] = 4  # models that widen one latent key to all heads have no groups
-    rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    if isinstance(rotary, dict) and "mrope_section" in rotary and "rope_parameters" in vars(config):
-        fields["rope_parameters"] = {**rotary, "mrope_section": [2, 1, 1]}
+    if hasattr(config, "qk_rope_head_dim"):
+        fields.pop("head_dim", None)  # which it makes of its parts
     return fields
 
 
@@ -101,6 +102,10 @@ def tiny_config(model_class, layers=2):
         for name, value in (("pad_token_id", 0), ("bos_token_id", 1), ("eos_token_id", 2), ("decoder_start_token_id", 1)):
             if getattr(part, name, None) is not None or name == "pad_token_id":
                 setattr(part, name, value)
+        rotary, dim = getattr(part, "rope_parameters", None), first(part, "head_dim") or 8
+        if isinstance(rotary, dict) and "rope_type" in rotary:  # for models that divide positions among three axes
+            half = int(dim * rotary.get("partial_rotary_factor", 1.0)) // 2
+            rotary["mrope_section"] = [half - 2 * (half // 3), half // 3, half // 3]
     return config
 
 
@@ -116,7 +121,7 @@ def first(config, *names, default=None):
     """The first of these fields that the configuration or a part of it has, as a number."""
     for name in names:
         for part in parts_of(config):
-            value = getattr(part, name, None)
+            value = vars(part).get(name)
             if isinstance(value, (list, tuple)) and value:
                 value = value[0]
             if isinstance(value, int) and not isinstance(value, bool):
@@ -140,7 +145,7 @@ def inputs_by_name(config, batch=2, length=TOKENS):
     vocabulary = first(config, "vocab_size", default=VOCABULARY)
     image = first(config, "image_size", "img_size", default=32)
     channels = first(config, "num_channels", "in_channels", "in_chans", default=3)
-    mels = first(config, "num_mel_bins", "n_mels", "feature_size", "input_dim", default=80)
+    mels = first(config, "feature_projection_input_dim", "num_mel_bins", "n_mels", "feature_size", "input_dim", default=80)
     frames = first(config, "num_frames", default=4)
     width = first(config, "hidden_size", "d_model", default=32)
     positions = first(config, "max_source_positions", default=None)
@@ -166,7 +171,8 @@ def patches(config, channels):
     """Two images in a row of patches, as vision towers of Qwen's kind are given them, or states of tokens."""
     patch, together = first(config, "patch_size", default=8), first(config, "temporal_patch_size", default=1)
     return {
-        "hidden_states": [numbers(48, channels * together * patch**2), numbers(2, TOKENS, first(config, "hidden_size", "d_model", default=32))],
+        "hidden_states": [numbers(48, channels * together * patch**2), numbers(2, TOKENS, first(config, "hidden_size", "d_model", default=32)),
+                          numbers(2, TOKENS, first(config, "input_dim", default=32))],
         "grid_thw": [torch.tensor([[1, 4, 4], [1, 4, 8]])],
     }
 

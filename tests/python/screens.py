@@ -121,5 +121,5 @@ class Screen:
         self.tab.driver.set_script_timeout(300)  # a large page on a busy machine
         if not self.tab.driver.execute_script("return Boolean(window.axe)"):
             self.tab.driver.execute_script(axe)
-        found = self.tab.driver.execute_async_script("const done = arguments[arguments.length - 1]; axe.run().then((all) => done(all.violations))")
+        found = self.tab.driver.execute_async_script("const done = arguments[arguments.length - 1]; axe.run(document, { resultTypes: ['violations'] }).then((all) => done(all.violations))")
         return [f"{each['id']}: {each['help']}: {node['html'][:160]} {node.get('failureSummary', '')[:200]}" for each in found for node in each["nodes"][:3]]

@@ -173,7 +173,7 @@ def test_the_rarest_dropout_scales_what_it_leaves():
 def test_what_dropout_leaves_is_divided_by_one_less_the_very_probability(kernel):
     """0.1 is no float: with the nearest one a weight would be off by 1.7e-9 of itself."""
     dropped = {"dropout": 0.1, "seed": 3}
-    out, lse, weights = heed.attention(Q, K, V, return_lse=True, return_weights=True, kernel=kernel, **dropped)
+    out, weights, lse = heed.attention(Q, K, V, return_lse=True, return_weights=True, kernel=kernel, **dropped)
     plain = heed.attention(Q, K, V, return_weights=True)[1]
     assert 0 < (weights == 0).sum() and close(weights, np.where(weights == 0, 0.0, plain / (1 - 0.1)))
     assert close(out, weights @ V.repeat(H // G, 1))

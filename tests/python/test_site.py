@@ -69,8 +69,7 @@ def test_a_session_is_copied_as_it_was_typed(tab):
     assert copied.splitlines()[0] == "import heed, numpy as np" and "array(" not in copied and ">>>" not in copied
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("page", ["index.html", "start.html", "attention.html"])
+@pytest.mark.parametrize(("page", "theme"), [("index.html", "light"), ("index.html", "dark"), ("start.html", "light"), ("attention.html", "dark")])
 def test_axe_finds_nothing(tab, page, theme):
     screen = Screen(tab)
     screen.resize((390, 844))

@@ -361,6 +361,32 @@ def test_tensors_of_continuous_batching_are_of_no_consequence():
         call_of_attention(module_that(), None, block_indices=torch.arange(3))
 
 
+class PagedCache:
+    """What continuous batching hands over: it keeps what it is given, and answers all it has."""
+
+    def __init__(self, key, value):
+        self.states = key, value
+
+    def update(self, key_states, value_states, layer_idx, kwargs):
+        assert layer_idx == 3 and "read_index" in kwargs
+        return tuple(torch.cat([old, new], 2) for old, new in zip(self.states, (key_states, value_states), strict=True))
+
+
+def test_a_cache_of_continuous_batching_is_read():
+    q, k, v = torch.randn(3, 1, 4, 7, 8, generator=torch.Generator().manual_seed(4))
+    mask = heed.transformers.make_mask(1, 7, 7)
+    whole, _ = heed.transformers.attend(module_that(), q, k, v, mask)
+    last, _ = heed.transformers.attend(
+        module_that(layer_idx=3), q[:, :, 5:], k[:, :, 5:], v[:, :, 5:], mask.seen()[:, :, 5:], read_index=[],
+        cache=PagedCache(k[:, :, :5], v[:, :, :5]),
+    )  # fmt: skip
+    torch.testing.assert_close(last, whole[:, 5:])
+    with pytest.raises(heed.KindError, match="^block_table: a tensor that heed's attention does not know"):
+        heed.transformers.attend(
+            module_that(layer_idx=3), q, k, v, None, read_index=[], block_table=torch.zeros(1, 2), cache=PagedCache(k, v)
+        )
+
+
 def test_only_the_keys_that_an_index_chooses_are_seen():
     indices = torch.tensor([[[0, 0], [0, 1], [1, 2], [0, 3], [2, 4]]] * 2)
     chosen = torch.zeros(2, 5, 5, dtype=torch.bool).scatter_(-1, indices, True)[:, None]

@@ -52,6 +52,13 @@ def test_it_opens_without_an_error_and_asks_for_nothing(tab, page):
     assert tab.driver.title == "Two runs"
 
 
+def test_what_is_not_there_yet_has_no_colours_and_is_waited_for(tab, page):
+    tab.open(page)
+    assert tab.colours("#nowhere canvas") == 0
+    tab.driver.execute_script("setTimeout(() => document.body.append(Object.assign(document.createElement('b'), { id: 'late' })), 300)")
+    assert tab.one("#late").tag_name == "b"
+
+
 # Writes a page into a frame as far as its script and its first `cut` characters behind it, then, when told, the rest.
 BEGIN = """
 const [text, cut, done] = arguments;
@@ -474,3 +481,12 @@ def test_printed_it_is_light_and_whole(tab, page, address):
         assert tab.driver.execute_script(theme) == "dark"
     finally:
         screen.command("Emulation.setEmulatedMedia", media="")
+
+
+def test_zooming_by_key_without_a_choice_keeps_the_diagonal_where_it_was(tab, tmp_path):
+    heed.view(causal_weights(2, 15)).save(tmp_path / "short.html")
+    open_head(tab, tmp_path / "short.html", "#head=0")
+    tab.press("+")
+    tab.until(lambda: "zoom=" in tab.address(), "nothing is larger")
+    x, y = (float(found[1]) if (found := re.search(rf"\b{name}=([\d.]+)", tab.address())) else 0.0 for name in "xy")
+    assert x <= y + 0.1, f"the map begins at key {x:.1f} and query {y:.1f}: what is hidden fills it"

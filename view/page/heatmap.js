@@ -57,8 +57,7 @@ export class Heatmap {
     const zoom = Math.min(Math.max(1, state.zoom), most);
     const stepX = Math.min(fitX * zoom, Math.max(maxPixels, fitX));
     const stepY = Math.min(fitY * zoom, Math.max(maxPixels, fitY));
-    const seenX = room.width / stepX;
-    const seenY = room.height / stepY;
+    const [seenX, seenY] = [room.width / stepX, room.height / stepY];
     const x = Math.min(Math.max(0, state.x), Math.max(0, this.head.keys - seenX));
     const y = Math.min(Math.max(0, state.y), Math.max(0, this.head.queries - seenY));
     const left = edges.left + Math.max(0, (room.width - this.head.keys * stepX) / 2); // a small map stands in the middle
@@ -215,11 +214,13 @@ export class Heatmap {
     return isAny ? { query, key, direction: query < 0 ? "from" : "to" } : null;
   }
 
-  // Where the map zooms if nobody points: at the chosen weight, or in the middle.
+  // Where the map zooms if nobody points: at the chosen weight, or at the diagonal in the middle row, beside which most is hidden.
   focus(camera) {
     const within = (at, room) => Math.min(room, Math.max(0, at));
-    if (state.query < 0 || state.key < 0) return { x: camera.room.width / 2, y: camera.room.height / 2 };
-    return { x: within((state.key + 0.5 - camera.x) * camera.stepX, camera.room.width), y: within((state.query + 0.5 - camera.y) * camera.stepY, camera.room.height) };
+    const row = camera.y + camera.seenY / 2;
+    const diagonal = row + (attention.runs[this.head.run].first_position ?? 0);
+    const [key, query] = state.query < 0 || state.key < 0 ? [diagonal, row] : [state.key + 0.5, state.query + 0.5];
+    return { x: within((key - camera.x) * camera.stepX, camera.room.width), y: within((query - camera.y) * camera.stepY, camera.room.height) };
   }
 
   // Zooms by a factor and keeps the point of the window where it is.
