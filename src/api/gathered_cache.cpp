@@ -38,7 +38,7 @@ GatheredCache::GatheredCache(const Problem& given, const Backend& backend) : pro
                     v = make_view(values_, backend, of_values, dtype);
   for (std::int64_t b = 0; b < given.batch; ++b) {
     const Sequence& s = given.sequences[static_cast<std::size_t>(b)];
-    if (s.keys > 0) given.inputs.cache->read(s.in_cache, part_of(k, b, s.keys), part_of(v, b, s.keys));
+    if (s.keys > 0) given.reading->read(s.in_cache, part_of(k, b, s.keys), part_of(v, b, s.keys));
   }
   problem.inputs.k = k;
   problem.inputs.v = v;

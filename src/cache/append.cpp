@@ -38,23 +38,14 @@ void check_extents(const State& state, const char* name, const View& view,
   if (state.pool.on_device()) state.pool.on_device()->check_place(name, view);
 }
 
-void check_counts(const State& state, const NewTokens& tokens) {
+void check_counts(const NewTokens& tokens) {
   const auto entries = static_cast<std::int64_t>(tokens.counts.size());
   if (entries != 0 && entries != tokens.k.shape.batch)
     throw refusal(Error::shape, "counts: ", entries, " entries for ", tokens.k.shape.batch, " sequences");
-  for (std::int64_t b = 0; b < tokens.k.shape.batch; ++b) {
-    const std::int64_t number = tokens.first + b, count = tokens.count(b);
-    if (count < 0 || count > tokens.k.shape.length)
+  for (std::int64_t b = 0; b < tokens.k.shape.batch; ++b)
+    if (const std::int64_t count = tokens.count(b); count < 0 || count > tokens.k.shape.length)
       throw refusal(Error::value, "counts[", b, "]: ", count, " is not in [0, ", tokens.k.shape.length,
                     "], the tokens of k");
-    const CachedSequence& sequence = state.sequences[static_cast<std::size_t>(number)];
-    if (sequence.is_released && count > 0)
-      throw refusal(Error::value, "sequence: ", number, " is released, but gets ", count,
-                    count == 1 ? " token" : " tokens");
-    if (count > state.config.capacity - sequence.length)
-      throw refusal(Error::capacity, "sequence ", number, " holds ", sequence.length, " of ",
-                    state.config.capacity, " tokens; ", count, " more do not fit");
-  }
 }
 
 }  // namespace
@@ -62,7 +53,7 @@ void check_counts(const State& state, const NewTokens& tokens) {
 void check_tokens(const State& state, const NewTokens& tokens) {
   const View &k = tokens.k, &v = tokens.v;
   check_extents(state, "k", k,
-                {{{tokens.sequences, tokens.whose},
+                {{{tokens.numbers.count, tokens.whose},
                   {state.config.kv_heads, "the cache's kv_heads"},
                   {k.shape.length, ""},
                   {state.config.dim, "the cache's dim"}}});
@@ -71,7 +62,7 @@ void check_tokens(const State& state, const NewTokens& tokens) {
                   {state.config.kv_heads, "the cache's kv_heads"},
                   {k.shape.length, "k.length"},
                   {*state.config.value_dim, "the cache's value_dim"}}});
-  check_counts(state, tokens);
+  check_counts(tokens);
 }
 
 void check_results(const State& state, std::int64_t length, const MutableView& k, const MutableView& v) {
@@ -96,8 +87,6 @@ Rows rows_of(const View& view, std::int64_t b, std::int64_t h, std::int64_t t) {
           n.length > 1 ? view.stride.length : 0, n.dim > 1 ? view.stride.dim : 1};
 }
 
-// The keys of an append on their way to the pages: as given, or rotated by their positions first.
-
 // The keys or values of an append: as given, (batch, heads, tokens, dim), or the counted tokens of all batch
 // entries one after the other, (1, heads, all tokens, dim).
 struct Source {
@@ -113,8 +102,16 @@ struct Source {
 // Calls body(b, count, before) for every batch entry that gets tokens.
 template <class Body>
 void for_each_entry(const NewTokens& tokens, const Body& body) {
-  for (std::int64_t b = 0, before = 0; b < tokens.k.shape.batch; before += tokens.count(b), ++b)
+  for (std::int64_t b = 0, before = 0; b < tokens.numbers.count; before += tokens.count(b), ++b)
     if (tokens.count(b) > 0) body(b, tokens.count(b), before);
+}
+
+// The same with its sequence: body(sequence, count).
+template <class Body>
+void for_each_sequence(State& state, const NewTokens& tokens, const Body& body) {
+  for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t) {
+    body(state.sequences[tokens.numbers[b]], count);
+  });
 }
 
 // The new keys rotated by their positions, in f32, where the pages lie. A scaling that asks for a length goes
@@ -136,7 +133,7 @@ class RotatedKeys {
 namespace {
 
 std::int64_t length_of(const State& state, const NewTokens& tokens, std::int64_t b) {
-  return state.sequences[static_cast<std::size_t>(tokens.first + b)].length;
+  return state.sequences[tokens.numbers[b]].length;
 }
 
 }  // namespace
@@ -196,78 +193,22 @@ void RotatedKeys::rotate_on(const DevicePages& device, const State& state, const
 
 namespace {
 
-// Pages [held_from, this one) are what the window lets go of before an append. The tokens to come see keys
-// from length - window.length + 1 on; one more is kept, which the last token of before sees, so that the
-// append can be rolled back.
-std::int64_t end_of_unseen_pages(const State& state, const CachedSequence& sequence) {
-  if (!state.config.window) return sequence.held_from;
-  const std::int64_t unseen = std::max<std::int64_t>(sequence.length - state.config.window->length, 0);
-  return std::max(sequence.held_from, unseen / state.layout.page_size);
+void check_room(const State& state, const NewTokens& tokens) {
+  for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t) {
+    const std::int64_t held = length_of(state, tokens, b);
+    if (count > state.config.capacity - held)
+      throw refusal(Error::capacity, "sequence ", tokens.numbers[b], " holds ", held, " of ",
+                    state.config.capacity, " tokens; ", count, " more do not fit");
+  });
 }
-
-// Counts the pages of an append before it happens: the unseen ones are given back and shared last pages lose
-// a user, and both are undone unless the append is kept.
-class Claim {
- public:
-  Claim(State& state, const NewTokens& tokens)
-      : state_(state), tokens_(tokens), returned_before_(state.pool.returned()) {
-    std::int64_t needed = 0, added = 0;
-    for_each([&](CachedSequence& sequence, std::int64_t count) {
-      for (std::int64_t i = sequence.held_from; i < end_of_unseen_pages(state_, sequence); ++i)
-        state_.pool.drop(sequence.table[static_cast<std::size_t>(i)]);
-      const bool writes_last_page = sequence.length % state_.layout.page_size != 0;
-      sequence.copies_last_page = writes_last_page && state_.pool.users(sequence.table.back()) > 1;
-      if (sequence.copies_last_page) state_.pool.drop(sequence.table.back());
-      needed += state_.pages_of(sequence.length + count) - state_.pages_of(sequence.length) +
-                (sequence.copies_last_page ? 1 : 0);
-      added += count;
-    });
-    const std::int64_t free = state_.pool.free();
-    if (needed <= free) return;
-    undo();
-    throw refusal(Error::capacity, "cache: ", added, added == 1 ? " token needs " : " tokens need ", needed,
-                  needed == 1 ? " page, " : " pages, ", free, free == 1 ? " is free" : " are free");
-  }
-  ~Claim() {
-    if (!is_kept_) undo();
-  }
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
-
-  void keep() noexcept { is_kept_ = true; }
-
- private:
-  template <class Body>
-  void for_each(const Body& body) {
-    for (std::int64_t b = 0; b < tokens_.k.shape.batch; ++b)
-      if (tokens_.count(b) > 0)
-        body(state_.sequences[static_cast<std::size_t>(tokens_.first + b)], tokens_.count(b));
-  }
-
-  void undo() noexcept {
-    for_each([&](CachedSequence& sequence, std::int64_t) {
-      for (std::int64_t i = sequence.held_from; i < end_of_unseen_pages(state_, sequence); ++i)
-        state_.pool.share(sequence.table[static_cast<std::size_t>(i)]);
-      if (sequence.copies_last_page) state_.pool.share(sequence.table.back());
-      sequence.copies_last_page = false;
-    });
-    state_.pool.forget_returned(returned_before_);
-  }
-
-  State& state_;
-  const NewTokens& tokens_;
-  std::size_t returned_before_;
-  bool is_kept_ = false;
-};
 
 // A table grows by doubling where its room was not all reserved when its sequence was made.
 void make_room_in_tables(State& state, const NewTokens& tokens) {
-  for (std::int64_t b = 0; b < tokens.k.shape.batch; ++b) {
-    CachedSequence& sequence = state.sequences[static_cast<std::size_t>(tokens.first + b)];
-    const auto pages = static_cast<std::size_t>(state.pages_of(sequence.length + tokens.count(b)));
+  for_each_sequence(state, tokens, [&](CachedSequence& sequence, std::int64_t count) {
+    const auto pages = static_cast<std::size_t>(state.pages_of(sequence.length + count));
     if (pages > sequence.table.capacity())
       sequence.table.reserve(std::max(pages, 2 * sequence.table.capacity()));
-  }
+  });
 }
 
 Error not_finite(const char* name, const NotFinite& at, std::int64_t sequence) {
@@ -280,13 +221,13 @@ void check_finite(const State& state, const char* name, const Source& source, co
   for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t before) {
     if (const DevicePages* device = state.pool.on_device()) {
       const NotFinite found = device->find_not_finite(source.view, b, count);
-      if (found.token >= 0) throw not_finite(name, found, tokens.first + b);
+      if (found.token >= 0) throw not_finite(name, found, tokens.numbers[b]);
       return;
     }
     for (std::int64_t h = 0; h < source.view.shape.heads; ++h) {
       const std::int64_t t =
           find_token_not_finite(source.rows(b, before, h, 0), {count, source.view.shape.dim});
-      if (t >= 0) throw not_finite(name, {h, t}, tokens.first + b);
+      if (t >= 0) throw not_finite(name, {h, t}, tokens.numbers[b]);
     }
   });
 }
@@ -296,7 +237,7 @@ template <class Body>
 void for_each_run(const State& state, const NewTokens& tokens, const Body& body) {
   const std::int64_t page_size = state.layout.page_size;
   for_each_entry(tokens, [&](std::int64_t b, std::int64_t all, std::int64_t before) {
-    const CachedSequence& sequence = state.sequences[static_cast<std::size_t>(tokens.first + b)];
+    const CachedSequence& sequence = state.sequences[tokens.numbers[b]];
     for (std::int64_t done = 0; done < all;) {
       const std::int64_t at = sequence.length + done, first = at % page_size;
       const std::int64_t count = std::min(all - done, page_size - first);
@@ -321,35 +262,134 @@ void write(const State& state, const Source& source, const NewTokens& tokens, Si
   });
 }
 
-void copy_last_page(const State& state, const unsigned char* from, unsigned char* into, std::int64_t count) {
-  if (const DevicePages* device = state.pool.on_device())
-    device->copy(from, into, state.layout.page_bytes());
-  else
-    copy_tokens(state.layout, from, into, count);
+// Pages [held_from, this one) are what the window lets go of before an append. The tokens to come see keys
+// from length - window.length + 1 on; one more is kept, which the last token of before sees, so that the
+// append can be rolled back.
+std::int64_t end_of_unseen_pages(const State& state, const CachedSequence& sequence) {
+  if (!state.config.window) return sequence.held_from;
+  const std::int64_t unseen = std::max<std::int64_t>(sequence.length - state.config.window->length, 0);
+  return std::max(sequence.held_from, unseen / state.layout.page_size);
 }
 
-// Gives a sequence its pages: zeros for those the window let go of, a copy of a last page that others read,
-// new ones.
-void take_pages(State& state, CachedSequence& sequence, std::int64_t count) {
+// Calls body(page) for every page that an append stops using: those that the window lets go of, and a last
+// page that others read, of which it will have a copy.
+template <class Body>
+void for_each_left_page(const State& state, const CachedSequence& sequence, const Body& body) {
+  for (std::int64_t i = sequence.held_from; i < end_of_unseen_pages(state, sequence); ++i)
+    body(sequence.table[static_cast<std::size_t>(i)]);
+  if (sequence.copied_from) body(sequence.copied_from);
+}
+
+// Counts the pages of an append as if those that it leaves were free, and leaves them; or refuses, and all is
+// as it was. Under the lock.
+void leave_pages(State& state, const NewTokens& tokens) {
+  const std::size_t returned_before = state.pool.returned();
+  std::int64_t needed = 0, added = 0;
+  for_each_sequence(state, tokens, [&](CachedSequence& sequence, std::int64_t count) {
+    const bool writes_last_page = sequence.length % state.layout.page_size != 0;
+    if (writes_last_page && state.pool.users(sequence.table.back()) > 1)
+      sequence.copied_from = sequence.table.back();
+    for_each_left_page(state, sequence, [&](const unsigned char* page) { state.pool.drop(page); });
+    needed += state.pages_of(sequence.length + count) - state.pages_of(sequence.length) +
+              (sequence.copied_from ? 1 : 0);
+    added += count;
+  });
+  const std::int64_t free = state.pool.free();
+  if (needed <= free) return;
+  for_each_sequence(state, tokens, [&](CachedSequence& sequence, std::int64_t) {
+    for_each_left_page(state, sequence, [&](const unsigned char* page) { state.pool.share(page); });
+    sequence.copied_from = nullptr;
+  });
+  state.pool.forget_returned(returned_before);
+  throw refusal(Error::capacity, "cache: ", added, added == 1 ? " token needs " : " tokens need ", needed,
+                needed == 1 ? " page, " : " pages, ", free, free == 1 ? " is free" : " are free");
+}
+
+// Gives a sequence its pages: zeros for those the window let go of, its own in place of a last page that
+// others read, new ones. Under the lock.
+void take_pages(State& state, CachedSequence& sequence, std::int64_t count) noexcept {
   const std::int64_t unseen_end = end_of_unseen_pages(state, sequence);
   for (; sequence.held_from < unseen_end; ++sequence.held_from)
     sequence.table[static_cast<std::size_t>(sequence.held_from)] = state.pool.zeros();
-  if (sequence.copies_last_page) {
-    unsigned char* own = state.pool.take();
-    const unsigned char* shared = std::exchange(sequence.table.back(), own);
-    sequence.copies_last_page = false;
-    copy_last_page(state, shared, own, sequence.length % state.layout.page_size);
+  if (sequence.copied_from) {
+    state.pool.begin_copy(sequence.copied_from);
+    sequence.table.back() = state.pool.take();
   }
   const auto pages = static_cast<std::size_t>(state.pages_of(sequence.length + count));
   while (sequence.table.size() < pages) sequence.table.push_back(state.pool.take());
 }
 
+// The pages of an append, from its claim on: shared last pages are copied without the lock.
+class ClaimedPages {
+ public:
+  ClaimedPages(State& state, const NewTokens& tokens) : state_(state), tokens_(tokens) {
+    const std::lock_guard guard(state.lock);
+    leave_pages(state, tokens);
+    for_each_sequence(state, tokens, [&](CachedSequence& sequence, std::int64_t count) {
+      take_pages(state, sequence, count);
+    });
+    has_copies_ =
+        state.pool.has_copies();  // of other calls too: later ones copy no page that is written here
+  }
+
+  // Afterwards the pages can be written to: the tokens of before are there, and nobody copies from them.
+  void copy_shared() {
+    if (!has_copies_) return;
+    for_each_sequence(state_, tokens_, [&](CachedSequence& sequence, std::int64_t) {
+      if (sequence.copied_from) copy_last_page(sequence);
+    });
+    std::unique_lock guard(state_.lock);
+    end_copies();
+    state_.has_left.wait(guard, [&] { return !others_copy(); });
+  }
+
+  // Gives new pages back, where a device could not do what it should. What a window let go of is gone.
+  void give_back() noexcept {
+    const std::lock_guard guard(state_.lock);
+    end_copies();
+    for_each_sequence(state_, tokens_, [&](CachedSequence& sequence, std::int64_t) {
+      state_.shorten(sequence, sequence.length);
+    });
+  }
+
+ private:
+  void copy_last_page(const CachedSequence& sequence) const {
+    const std::int64_t last = sequence.length / state_.layout.page_size,
+                       count = sequence.length % state_.layout.page_size;
+    auto* into = const_cast<unsigned char*>(sequence.table[static_cast<std::size_t>(last)]);
+    if (const DevicePages* device = state_.pool.on_device())
+      device->copy(sequence.copied_from, into, state_.layout.page_bytes());
+    else
+      copy_tokens(state_.layout, sequence.copied_from, into, count);
+  }
+
+  void end_copies() noexcept {
+    for_each_sequence(state_, tokens_, [&](CachedSequence& sequence, std::int64_t) {
+      if (sequence.copied_from) state_.pool.end_copy(std::exchange(sequence.copied_from, nullptr));
+    });
+    state_.has_left.notify_all();
+  }
+
+  bool others_copy() const {
+    bool found = false;
+    for_each_sequence(state_, tokens_, [&](const CachedSequence& sequence, std::int64_t) {
+      const auto first = static_cast<std::size_t>(sequence.length / state_.layout.page_size);
+      for (std::size_t i = first; i < sequence.table.size(); ++i)
+        found = found || state_.pool.is_copied(sequence.table[i]);
+    });
+    return found;
+  }
+
+  State& state_;
+  const NewTokens& tokens_;
+  bool has_copies_ = false;
+};
+
 }  // namespace
 
 void append_tokens(State& state, const NewTokens& tokens) {
-  check_tokens(state, tokens);
+  check_room(state, tokens);
   make_room_in_tables(state, tokens);
-  Claim claim(state, tokens);
   std::optional<RotatedKeys> rotated;
   if (state.config.rotary && state.config.rotary->when == CacheRotary::When::append)
     rotated.emplace(state, tokens);
@@ -359,24 +399,72 @@ void append_tokens(State& state, const NewTokens& tokens) {
     check_finite(state, "v", values, tokens);
   }
 
-  claim.keep();
-  const auto sequence_of = [&](std::int64_t b) -> CachedSequence& {
-    return state.sequences[static_cast<std::size_t>(tokens.first + b)];
-  };
+  ClaimedPages pages(state, tokens);
   try {
-    for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t) {
-      take_pages(state, sequence_of(b), count);
-    });
+    pages.copy_shared();
     write(state, keys, tokens, Side::keys);
     write(state, values, tokens, Side::values);
   } catch (...) {  // a device's, and no one else's
-    for_each_entry(tokens, [&](std::int64_t b, std::int64_t, std::int64_t) {
-      state.shorten(sequence_of(b), sequence_of(b).length);
-    });
+    pages.give_back();
     throw;
   }
-  for_each_entry(tokens,
-                 [&](std::int64_t b, std::int64_t count, std::int64_t) { sequence_of(b).length += count; });
+  const std::lock_guard guard(state.lock);
+  for_each_sequence(state, tokens,
+                    [](CachedSequence& sequence, std::int64_t count) { sequence.length += count; });
+}
+
+// Who changes sequences.
+
+namespace {
+
+void check_in_use(const State& state, const NewTokens& tokens, std::int64_t b) {
+  const std::int64_t number = tokens.numbers[b];
+  if (tokens.numbers.listed.empty() && state.sequences[number].is_released)
+    throw refusal(Error::value, "sequence: ", number, " is released, but gets ", tokens.count(b),
+                  tokens.count(b) == 1 ? " token" : " tokens");
+  state.at(number);
+}
+
+}  // namespace
+
+template <class Body>
+void Changing::for_each(const Body& body) const {
+  for (std::int64_t b = 0; b < tokens_.numbers.count; ++b)
+    if (tokens_.changes(b)) body(state_.sequences[tokens_.numbers[b]]);
+}
+
+Changing::Changing(State& state, const NewTokens& tokens, const char* call) : state_(state), tokens_(tokens) {
+  const std::lock_guard guard(state_.lock);
+  for (std::int64_t b = 0; b < tokens.numbers.count; ++b) {
+    if (!tokens.changes(b)) continue;
+    check_in_use(state, tokens, b);
+    state.check_alone(call, tokens.numbers[b]);
+  }
+  for_each([](CachedSequence& sequence) { sequence.is_changed = true; });
+}
+
+Changing::~Changing() {
+  const std::lock_guard guard(state_.lock);
+  for_each([&](CachedSequence& sequence) {
+    if (has_readers_)
+      --sequence.readers;
+    else
+      sequence.is_changed = false;
+  });
+}
+
+void Changing::let_readers_in() noexcept {
+  const std::lock_guard guard(state_.lock);
+  for_each([](CachedSequence& sequence) { ++sequence.readers, sequence.is_changed = false; });
+  has_readers_ = true;
+}
+
+void Changing::wait_for_readers() noexcept {
+  std::unique_lock guard(state_.lock);
+  for_each([](CachedSequence& sequence) { --sequence.readers, sequence.is_changed = true; });
+  has_readers_ = false;
+  for_each(
+      [&](CachedSequence& sequence) { state_.has_left.wait(guard, [&] { return sequence.readers == 0; }); });
 }
 
 }  // namespace heed::cache

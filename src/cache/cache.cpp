@@ -112,12 +112,22 @@ State::State(const CacheGeometry& geometry)
             .device = config.device}) {}
 
 const CachedSequence& State::at(std::int64_t number) const {
-  const auto count = static_cast<std::int64_t>(sequences.size());
-  if (number < 0 || number >= count)
-    throw refusal(Error::value, "sequence: ", number, " is not in [0, ", count, ")");
-  const CachedSequence& sequence = sequences[static_cast<std::size_t>(number)];
+  if (number < 0 || number >= sequences.size())
+    throw refusal(Error::value, "sequence: ", number, " is not in [0, ", sequences.size(), ")");
+  const CachedSequence& sequence = sequences[number];
   if (sequence.is_released) throw refusal(Error::value, "sequence: ", number, " is released");
   return sequence;
+}
+
+void State::check_not_changed(const char* call, std::int64_t number) const {
+  if (sequences[number].is_changed)
+    throw refusal(Error::busy, call, ": sequence ", number, " is being changed by another call");
+}
+
+void State::check_alone(const char* call, std::int64_t number) const {
+  check_not_changed(call, number);
+  if (sequences[number].readers > 0)
+    throw refusal(Error::busy, call, ": sequence ", number, " is being read by another call");
 }
 
 // The last token of the prefix sees the window's length of tokens; all of those must still be there, or else
@@ -137,20 +147,20 @@ void State::check_prefix(std::int64_t number, std::int64_t length) const {
 }
 
 std::int64_t State::add_sequence(std::int64_t pages) {
-  const auto is_free = [](const CachedSequence& sequence) { return sequence.is_released; };
-  auto place = released == 0 ? sequences.end() : std::find_if(sequences.begin(), sequences.end(), is_free);
-  if (place == sequences.end()) {
-    CachedSequence sequence;
-    sequence.table.reserve(static_cast<std::size_t>(pages));
-    sequences.push_back(std::move(sequence));
-    place = sequences.end() - 1;
+  std::int64_t number = released > 0 ? 0 : sequences.size();
+  while (number < sequences.size() && !sequences[number].is_released) ++number;
+  const auto room = static_cast<std::size_t>(pages);
+  if (number == sequences.size()) {
+    std::vector<const unsigned char*> table;
+    table.reserve(room);
+    sequences.add().table = std::move(table);
   } else {
-    place->table.reserve(static_cast<std::size_t>(pages));
-    place->is_released = false;
+    sequences[number].table.reserve(room);
+    sequences[number].is_released = false;
     --released;
   }
-  place->held_from = front_pages();
-  return place - sequences.begin();
+  sequences[number].held_from = front_pages();
+  return number;
 }
 
 void State::share_pages(CachedSequence& sequence) noexcept {
@@ -167,56 +177,53 @@ void State::shorten(CachedSequence& sequence, std::int64_t length) noexcept {
   if (length <= front_pages() * layout.page_size) sequence.held_from = front_pages();
 }
 
-// Who is at the cache right now.
+// Who is at a sequence right now.
 
-void CacheUse::begin_reading(const char* call) {
-  std::uint32_t now = now_.load(std::memory_order_relaxed);
-  do {
-    if (now & a_writer) throw refusal(Error::busy, call, ": the cache is being changed by another call");
-  } while (!now_.compare_exchange_weak(now, now + 1, std::memory_order_acquire, std::memory_order_relaxed));
+CacheReading::CacheReading(const KvCache& cache, const SequenceNumbers& numbers, const char* call)
+    : state_(Access::state(cache)), numbers_(numbers) {
+  const std::lock_guard guard(state_.lock);
+  sequences_ = state_.sequences.size();
+  for (const std::int64_t number : numbers_) state_.at(number);
+  begin(call);
 }
 
-void CacheUse::end_reading() noexcept {
-  if (now_.fetch_sub(1, std::memory_order_release) == a_writer + 1) now_.notify_one();
+CacheReading::CacheReading(const KvCache& cache, const char* call) : state_(Access::state(cache)) {
+  const std::lock_guard guard(state_.lock);
+  sequences_ = state_.sequences.size();
+  for (std::int64_t number = 0; number < sequences_; ++number)
+    if (!state_.sequences[number].is_released) numbers_.push_back(number);
+  begin(call);
 }
 
-void CacheUse::begin_writing(const char* call) {
-  std::uint32_t now = 0;
-  if (now_.compare_exchange_strong(now, a_writer, std::memory_order_acquire, std::memory_order_relaxed))
-    return;
-  throw refusal(Error::busy, call, ": the cache is being ", now & a_writer ? "changed" : "read",
-                " by another call");
+void CacheReading::begin(const char* call) {
+  for (const std::int64_t number : numbers_) state_.check_not_changed(call, number);
+  for (const std::int64_t number : numbers_) ++state_.sequences[number].readers;
 }
 
-void CacheUse::reader_becomes_writer() noexcept {
-  now_.fetch_add(a_writer - 1, std::memory_order_relaxed);
-  for (std::uint32_t now; (now = now_.load(std::memory_order_acquire)) != a_writer;)
-    now_.wait(now, std::memory_order_relaxed);
+CacheReading::CacheReading(const CacheReading& other)
+    : state_(other.state_), numbers_(other.numbers_), sequences_(other.sequences_) {
+  const std::lock_guard guard(state_.lock);
+  for (const std::int64_t number : numbers_) ++state_.sequences[number].readers;
 }
 
-CacheReading::CacheReading(const KvCache& cache) : state_(Access::state(cache)) {
-  state_.use.begin_reading("attention");
+CacheReading::~CacheReading() {
+  const std::lock_guard guard(state_.lock);
+  for (const std::int64_t number : numbers_) {
+    const CachedSequence& sequence = state_.sequences[number];
+    if (--sequence.readers == 0 && sequence.is_changed) state_.has_left.notify_all();
+  }
 }
-
-CacheReading::CacheReading(const CacheReading& other) noexcept : state_(other.state_) {
-  state_.use.read_on();
-}
-
-CacheReading::~CacheReading() { state_.use.end_reading(); }
-
-const PageLayout& CacheReading::layout() const { return state_.layout; }
-
-std::int64_t CacheReading::sequences() const { return std::ssize(state_.sequences); }
 
 PagedSequence CacheReading::sequence(std::int64_t n) const {
-  const CachedSequence& sequence = state_.at(n);
+  const CachedSequence& sequence = state_.sequences[n];
   return {sequence.table.data(), sequence.length};
 }
 
+const PageLayout& layout_of(const KvCache& cache) { return Access::state(cache).layout; }
+
 }  // namespace heed::cache
 
-// The calls of KvCache that change or count sequences. Each begins by saying what it is about to do to the
-// cache, and is refused if that cannot be now.
+// The calls of KvCache that count sequences, or change them by their tables alone: all of it under the lock.
 
 namespace HEED_NAMESPACE {
 using namespace cache;
@@ -233,7 +240,6 @@ std::int64_t usual_pages(const State& state) {
 
 KvCache::KvCache(const KvCacheConfig& config)
     : state_(std::make_unique<State>(CacheGeometry(complete(config)))) {
-  state_->sequences.reserve(static_cast<std::size_t>(state_->config.batch));
   for (std::int64_t b = 0; b < state_->config.batch; ++b) state_->add_sequence(usual_pages(*state_));
 }
 
@@ -245,58 +251,68 @@ KvCache& KvCache::operator=(KvCache&&) noexcept = default;
 const KvCacheConfig& KvCache::config() const { return state_->config; }
 
 std::int64_t KvCache::sequences() const {
-  const Reading reading(state_->use, "sequences");
-  return static_cast<std::int64_t>(state_->sequences.size());
+  const std::lock_guard guard(state_->lock);
+  return state_->sequences.size();
 }
 
 std::int64_t KvCache::length(std::int64_t sequence) const {
-  const Reading reading(state_->use, "length");
+  const std::lock_guard guard(state_->lock);
   return state_->at(sequence).length;
 }
 
 std::vector<std::optional<std::int64_t>> KvCache::lengths() const {
-  const Reading reading(state_->use, "lengths");
-  std::vector<std::optional<std::int64_t>> all;
-  for (const CachedSequence& sequence : state_->sequences)
-    all.push_back(sequence.is_released ? std::nullopt : std::optional(sequence.length));
+  const std::lock_guard guard(state_->lock);
+  std::vector<std::optional<std::int64_t>> all(static_cast<std::size_t>(state_->sequences.size()));
+  for (std::size_t n = 0; n < all.size(); ++n) {
+    const CachedSequence& sequence = state_->sequences[static_cast<std::int64_t>(n)];
+    if (!sequence.is_released) all[n] = sequence.length;
+  }
   return all;
 }
 
 void KvCache::append(const View& k, const View& v, std::span<const std::int64_t> counts) {
-  const Writing writing(state_->use, "append");
-  const auto all = static_cast<std::int64_t>(state_->sequences.size());
-  append_tokens(*state_, {k, v, 0, all, "the cache's sequences", counts});
+  const NewTokens tokens{k, v, {{}, sequences()}, "the cache's sequences", counts};
+  check_tokens(*state_, tokens);
+  const Changing changing(*state_, tokens, "append");
+  append_tokens(*state_, tokens);
 }
 
 void KvCache::append_to(std::int64_t sequence, const View& k, const View& v) {
-  const Writing writing(state_->use, "append_to");
-  state_->at(sequence);
-  append_tokens(*state_, {k, v, sequence, 1, "the one sequence", {}});
+  const NewTokens tokens{k, v, {{&sequence, 1}, 1}, "the one sequence", {}};
+  const Changing changing(*state_, tokens, "append_to");
+  check_tokens(*state_, tokens);
+  append_tokens(*state_, tokens);
 }
 
 void KvCache::truncate(std::int64_t sequence, std::int64_t length) {
-  const Writing writing(state_->use, "truncate");
+  const std::lock_guard guard(state_->lock);
   state_->check_prefix(sequence, length);
+  state_->check_alone("truncate", sequence);
   state_->shorten(state_->at(sequence), length);
 }
 
 void KvCache::reset(std::int64_t sequence) {
-  const Writing writing(state_->use, "reset");
-  state_->shorten(state_->at(sequence), 0);
+  const std::lock_guard guard(state_->lock);
+  CachedSequence& shortened = state_->at(sequence);
+  state_->check_alone("reset", sequence);
+  state_->shorten(shortened, 0);
 }
 
 void KvCache::reset() {
-  const Writing writing(state_->use, "reset");
-  for (CachedSequence& sequence : state_->sequences) state_->shorten(sequence, 0);
+  const std::lock_guard guard(state_->lock);
+  SequenceList& all = state_->sequences;
+  for (std::int64_t n = 0; n < all.size(); ++n) state_->check_alone("reset", n);
+  for (std::int64_t n = 0; n < all.size(); ++n) state_->shorten(all[n], 0);
 }
 
 std::int64_t KvCache::fork(std::int64_t sequence, std::optional<std::int64_t> length) {
-  const Writing writing(state_->use, "fork");
-  const std::int64_t tokens = length ? *length : state_->at(sequence).length;
+  const std::lock_guard guard(state_->lock);
+  const CachedSequence& from = state_->at(sequence);
+  state_->check_not_changed("fork", sequence);
+  const std::int64_t tokens = length.value_or(from.length);
   state_->check_prefix(sequence, tokens);
   const std::int64_t pages = state_->pages_of(tokens);
   const std::int64_t number = state_->add_sequence(std::max(pages, usual_pages(*state_)));
-  const CachedSequence& from = state_->at(sequence);
   CachedSequence& made = state_->at(number);
   made.table.assign(from.table.begin(), from.table.begin() + pages);
   state_->share_pages(made);
@@ -306,34 +322,62 @@ std::int64_t KvCache::fork(std::int64_t sequence, std::optional<std::int64_t> le
 }
 
 void KvCache::release(std::int64_t sequence) {
-  const Writing writing(state_->use, "release");
+  const std::lock_guard guard(state_->lock);
   CachedSequence& released = state_->at(sequence);
+  state_->check_alone("release", sequence);
   state_->shorten(released, 0);
   released.is_released = true;
   ++state_->released;
 }
 
 std::int64_t KvCache::add() {
-  const Writing writing(state_->use, "add");
+  const std::lock_guard guard(state_->lock);
   return state_->add_sequence(usual_pages(*state_));
 }
 
+namespace {
+
+// How often the tables of the sequences that are read list each page of the pool.
+std::vector<std::int32_t> uses_of_pages(const State& state, const CacheReading& reading) {
+  std::vector<std::int32_t> uses;
+  for (const std::int64_t n : reading.numbers())
+    for (const unsigned char* page : state.sequences[n].table) {
+      if (page == state.pool.zeros()) continue;
+      const auto number = static_cast<std::size_t>(state.pool.number_of(page));
+      if (number >= uses.size()) uses.resize(number + 1);
+      ++uses[number];
+    }
+  return uses;
+}
+
+}  // namespace
+
 KvCache KvCache::to(Device device, std::optional<std::int64_t> pages) const {
-  const Reading reading(state_->use, "to");
+  const CacheReading reading(*this, "to");
   KvCacheConfig config = state_->config;
   config.device = device;
-  if (pages && *pages < state_->pool.ever_used())
-    throw refusal(Error::capacity, "pages: ", *pages, " are fewer than the ", state_->pool.ever_used(),
-                  " that have been used");
+  const std::vector<std::int32_t> uses = uses_of_pages(*state_, reading);
+  if (pages && *pages < std::ssize(uses))
+    throw refusal(Error::capacity, "pages: ", *pages, " are fewer than the ", std::ssize(uses),
+                  " up to the last that is in use");
   if (pages) config.pages = pages;
   auto made = std::make_unique<State>(CacheGeometry(complete(config)));
-  made->pool.copy(state_->pool);
-  made->sequences = state_->sequences;
-  made->released = state_->released;
-  for (CachedSequence& sequence : made->sequences) {
-    for (const unsigned char*& page : sequence.table)
-      page = page == state_->pool.zeros() ? made->pool.zeros() : made->pool.at(state_->pool.number_of(page));
-    sequence.table.reserve(static_cast<std::size_t>(usual_pages(*made)));
+  made->pool.copy(state_->pool, uses);
+  while (made->sequences.size() < reading.sequences()) {
+    made->sequences.add().is_released = true;
+    ++made->released;
+  }
+  for (const std::int64_t n : reading.numbers()) {
+    const CachedSequence& from = state_->sequences[n];
+    CachedSequence& sequence = made->sequences[n];
+    sequence.is_released = false;
+    --made->released;
+    sequence.length = from.length;
+    sequence.held_from = from.held_from;
+    sequence.table.reserve(std::max(from.table.size(), static_cast<std::size_t>(usual_pages(*made))));
+    for (const unsigned char* page : from.table)
+      sequence.table.push_back(page == state_->pool.zeros() ? made->pool.zeros()
+                                                            : made->pool.at(state_->pool.number_of(page)));
   }
   return KvCache(std::move(made));
 }
@@ -347,7 +391,7 @@ std::int64_t KvCache::bytes_per_token() const {
 }
 
 std::int64_t KvCache::pages_in_use() const {
-  const Reading reading(state_->use, "pages_in_use");
+  const std::lock_guard guard(state_->lock);
   return state_->pool.in_use();
 }
 

@@ -139,10 +139,9 @@ void fill_pool(State& state, const Contents& contents) {
 }
 
 void fill_sequences(State& state, const Contents& contents) {
-  state.sequences.resize(contents.lengths.size());
   auto entry = contents.tables.begin();
   for (std::size_t n = 0; n < contents.lengths.size(); ++n) {
-    CachedSequence& sequence = state.sequences[n];
+    CachedSequence& sequence = state.sequences.add();
     sequence.held_from = state.front_pages();
     sequence.is_released = contents.lengths[n] == -1;
     if (sequence.is_released) {

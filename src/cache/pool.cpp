@@ -21,7 +21,7 @@ PagePool::PagePool(const Size& size)
       memory_ = host_.get();
       system::prefer_large_pages(memory_, bytes);
     }
-    users_.reserve(static_cast<std::size_t>(pages_));
+    uses_.reserve(static_cast<std::size_t>(pages_));
     returned_.reserve(static_cast<std::size_t>(pages_));
   } catch (const std::bad_alloc&) {
     throw refusal(Error::capacity, "config.pages: no memory for ", pages_, " pages of ", page_bytes_,
@@ -34,34 +34,47 @@ PagePool::PagePool(const Size& size)
     std::memset(zeros, 0, static_cast<std::size_t>(size.zero_bytes));
 }
 
-void PagePool::copy(const PagePool& other) {
-  const std::int64_t bytes = other.ever_used() * page_bytes_;
-  if (device_ && other.device_)
-    device_->copy(other.memory_, memory_, bytes);
-  else if (device_)
-    device_->send(other.memory_, memory_, bytes);
-  else if (other.device_)
-    other.device_->bring(other.memory_, memory_, bytes);
-  else
-    std::memcpy(memory_, other.memory_, static_cast<std::size_t>(bytes));
-  users_.assign(other.users_.begin(), other.users_.end());
-  returned_.assign(other.returned_.begin(), other.returned_.end());
+void PagePool::copy(const PagePool& other, std::span<const std::int32_t> tables) {
+  const auto copy_run = [&](std::size_t first, std::size_t end) {
+    const auto at = static_cast<std::int64_t>(first) * page_bytes_,
+               bytes = static_cast<std::int64_t>(end - first) * page_bytes_;
+    const unsigned char* from = other.memory_ + at;
+    if (device_ && other.device_)
+      device_->copy(from, memory_ + at, bytes);
+    else if (device_)
+      device_->send(from, memory_ + at, bytes);
+    else if (other.device_)
+      other.device_->bring(from, memory_ + at, bytes);
+    else
+      std::memcpy(memory_ + at, from, static_cast<std::size_t>(bytes));
+  };
+  uses_.resize(tables.size());
+  for (std::size_t page = 0, end; page < tables.size(); page = end) {
+    end = page + 1;
+    if (tables[page] == 0) {
+      returned_.push_back(static_cast<std::int32_t>(page));
+      continue;
+    }
+    while (end < tables.size() && tables[end] > 0) ++end;
+    copy_run(page, end);
+    for (std::size_t i = page; i < end; ++i) uses_[i].tables = tables[i];
+  }
 }
 
 // The page returned last comes first: its lines may still be in the processor's caches.
 unsigned char* PagePool::take() noexcept {
   if (returned_.empty()) {
-    users_.push_back(1);
-    return at(static_cast<std::int64_t>(users_.size()) - 1);
+    uses_.push_back({.tables = 1});
+    return at(static_cast<std::int64_t>(uses_.size()) - 1);
   }
   const std::int32_t page = returned_.back();
   returned_.pop_back();
-  users_[static_cast<std::size_t>(page)] = 1;
+  uses_[static_cast<std::size_t>(page)].tables = 1;
   return at(page);
 }
 
 void PagePool::drop(const unsigned char* page) noexcept {
-  if (--users_[index(page)] == 0) returned_.push_back(static_cast<std::int32_t>(index(page)));
+  if (--uses_[index(page)].tables == 0) returned_.push_back(static_cast<std::int32_t>(index(page)));
 }
 
 }  // namespace heed::cache

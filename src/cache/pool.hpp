@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pages of one size in one allocation, each with a count of the tables that point to it.
+// Pages of one size in one allocation, each with a count of the tables that list it, and of the calls that
+// copy from it. The counts are for one call at a time: the cache's lock guards them.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <span>
 #include <vector>
 
 #include "backend/backend.hpp"
@@ -25,26 +27,33 @@ class PagePool {
   explicit PagePool(const Size&);
 
   std::int64_t pages() const { return pages_; }
-  std::int64_t in_use() const { return static_cast<std::int64_t>(users_.size() - returned_.size()); }
+  std::int64_t in_use() const { return static_cast<std::int64_t>(uses_.size() - returned_.size()); }
   std::int64_t free() const { return pages_ - in_use(); }
 
-  std::int64_t ever_used() const { return static_cast<std::int64_t>(users_.size()); }
+  std::int64_t ever_used() const { return static_cast<std::int64_t>(uses_.size()); }
 
   unsigned char* at(std::int64_t page) { return memory_ + page * page_bytes_; }
   std::int64_t number_of(const unsigned char* page) const { return (page - memory_) / page_bytes_; }
   const unsigned char* zeros() const { return memory_ + pages_ * page_bytes_; }
-  std::int32_t users(const unsigned char* page) const { return users_[index(page)]; }
+  std::int32_t users(const unsigned char* page) const { return uses_[index(page)].tables; }
 
   const Backend& backend() const { return backend_; }             // of the device that the pages lie on
   const DevicePages* on_device() const { return device_.get(); }  // null: the CPU's memory
 
-  // The pages of another pool that has used no more than there are here, and who uses them.
-  void copy(const PagePool&);
+  // The pages of another pool that tables list, so many each, by number; no more than there are here. Nothing
+  // has been taken here. What is listed stays as it is meanwhile.
+  void copy(const PagePool&, std::span<const std::int32_t> tables);
 
   // A page with one user. There is one: the caller has looked.
   unsigned char* take() noexcept;
-  void share(const unsigned char* page) noexcept { ++users_[index(page)]; }
+  void share(const unsigned char* page) noexcept { ++uses_[index(page)].tables; }
   void drop(const unsigned char* page) noexcept;
+
+  // Somebody copies from a page, which may be dropped and taken again meanwhile, but not be written to.
+  void begin_copy(const unsigned char* page) noexcept { ++uses_[index(page)].copies, ++copies_; }
+  void end_copy(const unsigned char* page) noexcept { --uses_[index(page)].copies, --copies_; }
+  bool has_copies() const { return copies_ > 0; }
+  bool is_copied(const unsigned char* page) const { return uses_[index(page)].copies > 0; }
 
   // Takes drops back, all since returned() was noted: first every page that was dropped is shared again.
   std::size_t returned() const { return returned_.size(); }
@@ -61,10 +70,14 @@ class PagePool {
   std::unique_ptr<unsigned char, Free> host_{};  // one of these two has the memory
   std::unique_ptr<DevicePages> device_{};
   unsigned char* memory_ = nullptr;
+  struct Uses {
+    std::int32_t tables = 0, copies = 0;
+  };
   // Both have room for every page from the beginning, so that nothing after it allocates. A page beyond the
-  // end of users_ was never taken.
-  std::vector<std::int32_t> users_{};
+  // end of uses_ was never taken.
+  std::vector<Uses> uses_{};
   std::vector<std::int32_t> returned_{};
+  std::int64_t copies_ = 0;  // of all pages
 };
 
 }  // namespace heed::cache

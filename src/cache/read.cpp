@@ -6,14 +6,13 @@
 
 #include "cache/append.hpp"
 #include "cache/layout.hpp"
+#include "cache/reading.hpp"
 #include "cache/state.hpp"
 #include "cache/store.hpp"
 #include "heed/half.hpp"
 #include "problem/call.hpp"
 
-namespace HEED_NAMESPACE {
-using namespace cache;
-
+namespace heed::cache {
 namespace {
 
 // One element of the caller's memory.
@@ -127,22 +126,29 @@ void read_on_device(const State& state, const DevicePages& device, const CachedS
 
 }  // namespace
 
-void KvCache::read(std::int64_t number, const MutableView& k, const MutableView& v) const {
-  const Reading reading(state_->use, "read");
-  const CachedSequence& sequence = state_->at(number);
-  check_results(*state_, sequence.length, k, v);
-  if (const DevicePages* device = state_->pool.on_device())
-    return read_on_device(*state_, *device, sequence, k, v);
-  std::vector<float> row(static_cast<std::size_t>(std::max(state_->layout.dim, state_->layout.value_dim)));
-  if (rotates_keys(*state_)) {
-    const std::vector<float> keys = rotated_keys(*state_, sequence);
+void CacheReading::read(std::int64_t n, const MutableView& k, const MutableView& v) const {
+  const CachedSequence& sequence = state_.sequences[n];
+  check_results(state_, sequence.length, k, v);
+  if (const DevicePages* device = state_.pool.on_device())
+    return read_on_device(state_, *device, sequence, k, v);
+  std::vector<float> row(static_cast<std::size_t>(std::max(state_.layout.dim, state_.layout.value_dim)));
+  if (rotates_keys(state_)) {
+    const std::vector<float> keys = rotated_keys(state_, sequence);
     const float* from = keys.data();
     for (std::int64_t h = 0; h < k.shape.heads; ++h)
       for (std::int64_t t = 0; t < sequence.length; ++t, from += k.shape.dim) put_row(k, {0, h, t, 0}, from);
   } else {
-    read_side(*state_, sequence, Side::keys, k, row.data());
+    read_side(state_, sequence, Side::keys, k, row.data());
   }
-  read_side(*state_, sequence, Side::values, v, row.data());
+  read_side(state_, sequence, Side::values, v, row.data());
+}
+
+}  // namespace heed::cache
+
+namespace HEED_NAMESPACE {
+
+void KvCache::read(std::int64_t sequence, const MutableView& k, const MutableView& v) const {
+  cache::CacheReading(*this, {sequence}, "read").read(sequence, k, v);
 }
 
 }  // namespace HEED_NAMESPACE

@@ -1,25 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache while something reads it: its pages stay where they are, and calls that would change it are
-// refused.
+// Sequences while something reads them: their tables and pages stay as they are, and calls that would change
+// one of them are refused.
 #pragma once
 #include "cache/layout.hpp"
 #include "heed/cache.hpp"
+#include "heed/few.hpp"
 
 namespace heed::cache {
 
+using SequenceNumbers = Few<std::int64_t, 4>;
+
 class CacheReading {
  public:
-  explicit CacheReading(const KvCache&);       // throws Error::value while another thread changes the cache
-  CacheReading(const CacheReading&) noexcept;  // one more reader
+  // Those of these numbers, or all that are in use. Throws Error::busy while another call changes one of
+  // them; `call` begins the sentence.
+  CacheReading(const KvCache&, const SequenceNumbers&, const char* call = "attention");
+  explicit CacheReading(const KvCache&, const char* call = "attention");
+  CacheReading(const CacheReading&);  // one more reader
   ~CacheReading();
   CacheReading& operator=(const CacheReading&) = delete;
 
-  const PageLayout& layout() const;
-  std::int64_t sequences() const;
-  PagedSequence sequence(std::int64_t n) const;  // of a number that is in use
+  const SequenceNumbers& numbers() const { return numbers_; }
+  std::int64_t sequences() const { return sequences_; }  // of the cache, when this began
+  PagedSequence sequence(std::int64_t n) const;          // of a number that is read
+
+  // What KvCache::read() does.
+  void read(std::int64_t n, const MutableView& k, const MutableView& v) const;
 
  private:
+  void begin(const char* call);
+
   const State& state_;
+  SequenceNumbers numbers_{};
+  std::int64_t sequences_ = 0;
 };
+
+const PageLayout& layout_of(const KvCache&);
 
 }  // namespace heed::cache

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cache/format.hpp"
+#include "cache/reading.hpp"
 #include "cache/state.hpp"
 #include "cache/store.hpp"
 #include "heed/version.hpp"
@@ -15,12 +16,14 @@ namespace {
 
 // Tables in the numbers of the file.
 struct Numbered {
-  explicit Numbered(const State& s)
-      : state(s), number_in_file(static_cast<std::size_t>(s.pool.ever_used()), -1) {}
+  explicit Numbered(const State& s) : state(s) {
+    const std::lock_guard guard(s.lock);
+    number_in_file.resize(static_cast<std::size_t>(s.pool.ever_used()), -1);
+  }
 
   const State& state;
-  std::vector<std::int64_t> number_in_file;  // of every page of the pool, or -1
-  std::vector<std::int64_t> tables{};        // one after the other; -1 for what a window released
+  std::vector<std::int64_t> number_in_file{};  // of every page of the pool, or -1
+  std::vector<std::int64_t> tables{};          // one after the other; -1 for what a window released
   std::vector<const unsigned char*> pages{};
   std::vector<std::int64_t> tokens{};  // how many of each page belong to a sequence
   std::vector<std::int64_t> users{};
@@ -70,12 +73,12 @@ Array pages_array(const Numbered& numbered) {
 }  // namespace
 
 Arrays KvCache::to_arrays() const {
-  const Reading reading(state_->use, "save");
+  const CacheReading reading(*this, "save");
   Numbered numbered(*state_);
-  std::vector<std::int64_t> lengths;
-  for (const CachedSequence& sequence : state_->sequences) {
-    lengths.push_back(sequence.is_released ? -1 : sequence.length);
-    numbered.add(sequence);
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(reading.sequences()), -1);
+  for (const std::int64_t n : reading.numbers()) {
+    lengths[static_cast<std::size_t>(n)] = state_->sequences[n].length;
+    numbered.add(state_->sequences[n]);
   }
   Arrays arrays;
   put_config(arrays, state_->config);

@@ -1,69 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cache is made of: who is at it right now, the pool of pages, and for every sequence the table of
-// its pages.
+// What a cache is made of: the pool of pages, the sequences with the tables of their pages, and the one lock.
+//
+// Threads. A call holds the sequences that it reads or changes from its beginning to its end: any number of
+// readers, or one who changes. A call that cannot have one of its sequences is refused, so calls on different
+// sequences meet in nothing but the lock, and no call waits for a sequence.
+//   State::lock   guards the counts of the pool, which sequences there are, and every field of a sequence. It
+//                 is held for as long as a table takes to go through, never while tokens are moved. There is
+//                 no other lock, and under it none is taken.
+//   A sequence    that a call holds keeps its fields: its holder reads them without the lock. One who changes
+//                 it writes them without, all but the length, which is everybody's to ask for.
+//   A page        is written only by who changes its sequence, and only if no other table lists it. Who
+//   copies
+//                 a shared page counts as a user no longer and may still be at it: it says so in the pool,
+//                 and who is about to write to a page waits for its copies.
+// Two waits, both for something that itself waits for nothing: for those copies (who waits has made its own),
+// and, when a layer has failed, for the readers of the tokens that it takes back.
 #pragma once
-#include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <utility>
-#include <vector>
 
 #include "cache/layout.hpp"
 #include "cache/pool.hpp"
+#include "cache/sequences.hpp"
 #include "heed/cache.hpp"
 
 namespace heed::cache {
-
-class CacheUse {
- public:
-  void begin_reading(const char* call);  // `call` begins the sentence of a refusal
-  void read_on() noexcept { now_.fetch_add(1, std::memory_order_relaxed); }  // once more, for a reader
-  void end_reading() noexcept;
-  void begin_writing(const char* call);
-  void end_writing() noexcept { now_.store(0, std::memory_order_release); }
-
-  // Without letting go in between, so that no other writer comes first.
-  void writer_becomes_reader() noexcept { now_.store(1, std::memory_order_release); }
-  // For one who was the writer: lets no more readers in, and waits until the others have left. Others are
-  // not writers waiting for this one, since only one reader at a time was a writer.
-  void reader_becomes_writer() noexcept;
-
- private:
-  static constexpr std::uint32_t a_writer = std::uint32_t{1} << 31;  // is here, or waits to be alone
-  std::atomic<std::uint32_t> now_{0};                                // readers, and a_writer
-};
-
-class Reading {
- public:
-  Reading(CacheUse& use, const char* call) : use_(use) { use.begin_reading(call); }
-  ~Reading() { use_.end_reading(); }
-  Reading(const Reading&) = delete;
-  Reading& operator=(const Reading&) = delete;
-
- private:
-  CacheUse& use_;
-};
-
-class Writing {
- public:
-  Writing(CacheUse& use, const char* call) : use_(use) { use.begin_writing(call); }
-  ~Writing() { use_.end_writing(); }
-  Writing(const Writing&) = delete;
-  Writing& operator=(const Writing&) = delete;
-
- private:
-  CacheUse& use_;
-};
-
-// What a cache is made of: the pool of pages, and for every sequence the table of its pages.
-
-struct CachedSequence {
-  // One entry per page of tokens; those of [front pages, held_from) are the page of zeros.
-  std::vector<const unsigned char*> table{};
-  std::int64_t length = 0;
-  std::int64_t held_from = 0;
-  bool is_released = false;
-  bool copies_last_page = false;  // what an append has found out and not yet done
-};
 
 // A complete configuration and what follows from it.
 struct CacheGeometry {
@@ -80,17 +43,23 @@ struct CacheGeometry {
 };
 
 struct State : CacheGeometry {
+  mutable std::mutex lock{};
+  mutable std::condition_variable has_left{};  // a reader of a sequence, or who copied from a page
   PagePool pool;
-  std::vector<CachedSequence> sequences{};
+  SequenceList sequences{};
   std::int64_t released = 0;  // numbers that wait for a fork or add
-  mutable CacheUse use{};
 
   explicit State(const CacheGeometry&);  // has no sequences yet
+
+  // All of these under the lock.
 
   const CachedSequence& at(std::int64_t number) const;  // refuses numbers that are not in use
   CachedSequence& at(std::int64_t number) {
     return const_cast<CachedSequence&>(std::as_const(*this).at(number));
   }
+  // Refuses if somebody changes the sequence, or reads it; `call` begins the sentence.
+  void check_not_changed(const char* call, std::int64_t number) const;
+  void check_alone(const char* call, std::int64_t number) const;
 
   // Refuses a length that the sequence does not have, or cannot go back to because of its window.
   void check_prefix(std::int64_t number, std::int64_t length) const;

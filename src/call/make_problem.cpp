@@ -271,30 +271,28 @@ void place_keys(const Inputs& in, Problem& p) {
   }
 }
 
-void begin_reading(Problem& p) {
-  p.reading.emplace(*p.inputs.cache);
-  p.layout = p.reading->layout();
-}
-
 // All lengths are of one moment: this one, or that of the call to come.
 void place_keys_in_cache(const Inputs& in, Problem& p, const std::optional<LengthsToCome>& to_come) {
   if (in.k.data || in.v.data)
     throw refusal(Error::value, in.k.data ? "k" : "v", ": given, but so is the cache, which stands for it");
   if (!in.key_starts.empty())
     throw refusal(Error::value, "key_starts: given, but the cache knows its lengths");
-  if (!to_come) begin_reading(p);
-  if (to_come) p.layout = cache::CacheReading(*in.cache).layout();
   const std::int64_t wanted = std::ssize(in.sequences);
-  if (in.sequences.empty() && p.batch > 0 && p.reading && p.reading->sequences() != p.batch)
-    throw refusal(Error::shape, "cache.sequences: ", p.reading->sequences(), " are not the batch: ", p.batch,
-                  "; say which by inputs.sequences");
   if (!in.sequences.empty() && wanted != p.batch)
     throw refusal(Error::shape, "inputs.sequences: ", wanted, " numbers for a batch of ", p.batch);
+  const bool reads_all = in.sequences.empty() && p.batch > 0 && !to_come;
+  if (const std::int64_t held = reads_all ? in.cache->sequences() : p.batch; held != p.batch)
+    throw refusal(Error::shape, "cache.sequences: ", held, " are not the batch: ", p.batch,
+                  "; say which by inputs.sequences");
+  for (std::size_t n = 0; n < p.sequences.size(); ++n)
+    p.sequences[n].in_cache = in.sequences.empty() ? static_cast<std::int64_t>(n) : in.sequences[n];
+  p.layout = cache::layout_of(*in.cache);
+  // Without its pages as long as tokens are to come: which kernels take the call does not depend on them.
+  if (!to_come) hold_cache(p);
+  for (std::size_t n = 0; to_come && n < p.sequences.size(); ++n)
+    p.cached.push_back({nullptr, (*to_come)[n]});
   for (std::size_t n = 0; n < p.sequences.size(); ++n) {
     Sequence& s = p.sequences[n];
-    s.in_cache = in.sequences.empty() ? static_cast<std::int64_t>(n) : in.sequences[n];
-    // Without its pages as long as tokens are to come: which kernels take the call does not depend on them.
-    p.cached.push_back(to_come ? PagedSequence{nullptr, (*to_come)[n]} : p.reading->sequence(s.in_cache));
     s.keys = p.cached[n].length;
     if (s.queries > s.keys)
       throw refusal(Error::shape, "q.length: ", s.queries, " queries for batch entry ",
@@ -316,9 +314,11 @@ std::int64_t offset_of(const char* name, std::optional<Align> align, const Probl
 }
 
 void hold_cache(Problem& p) {
-  begin_reading(p);
+  cache::SequenceNumbers numbers;
+  for (const Sequence& s : p.sequences) numbers.push_back(s.in_cache);
+  p.reading.emplace(*p.inputs.cache, numbers);
   p.cached = {};
-  for (const Sequence& s : p.sequences) p.cached.push_back(p.reading->sequence(s.in_cache));
+  for (const std::int64_t number : numbers) p.cached.push_back(p.reading->sequence(number));
 }
 
 bool writes_nothing(const Inputs& in, std::span<const Argument> arguments) {

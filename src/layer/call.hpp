@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "cache/append.hpp"
 #include "heed/cache.hpp"
 #include "heed/layer.hpp"
 #include "layer/weights.hpp"
@@ -69,7 +70,7 @@ class FloatOptions {
 };
 
 // Tokens that are in a cache for as long as nothing goes wrong: taken back unless they are kept. While this
-// lives the cache is being read, so that nobody changes it.
+// lives their sequences are being read, so that nobody changes them.
 class AppendedTokens {
  public:
   // k and v are (batch, kv_heads, tokens, ...) in f32; of entry b its first counts[b] tokens are appended.
@@ -84,6 +85,8 @@ class AppendedTokens {
  private:
   cache::State& state_;
   const GrowingSequences& sequences_;
+  const cache::NewTokens tokens_;
+  cache::Changing changing_;
   bool is_kept_ = false;
 };
 

@@ -53,7 +53,7 @@ struct Problem {
   Few<BoolMask, 4> bool_masks{};
   Few<DocumentIds, 4> documents{};
 
-  // With a cache: its pages, held in place while this lives. inputs.k and inputs.v are empty.
+  // With a cache: its sequences' pages, held in place while this lives. inputs.k and inputs.v are empty.
   std::optional<cache::CacheReading> reading{};
   Few<PagedSequence, 4> cached{};  // one per batch entry
   PageLayout layout{};             // of the pages

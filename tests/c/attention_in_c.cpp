@@ -111,7 +111,7 @@ TEST(attention_in_c, a_cache_that_is_being_read_is_busy) {
   const heed_outputs outputs = in_c::outputs({.out = out.mutable_view()});
   EXPECT_EQ(heed_attention(&inputs, &outputs, nullptr), HEED_OK) << heed_last_error();
   EXPECT_EQ(status, HEED_ERROR_BUSY);
-  EXPECT_EQ(sentence, "truncate: the cache is being read by another call");
+  EXPECT_EQ(sentence, "truncate: sequence 0 is being read by another call");
 }
 
 // In C numbers beyond an enumeration are told by its names, lists without data by their count, and a softcap

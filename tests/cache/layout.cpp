@@ -43,7 +43,7 @@ TEST(Layout, tokens_lie_where_it_says) {
                         Tokens::random(random, {1, 3, tokens, value_dim}).view());
       const Contents expected = read(cache, 0);
       const cache::CacheReading reading(cache);
-      const PageLayout& layout = reading.layout();
+      const PageLayout& layout = cache::layout_of(cache);
       const PagedSequence sequence = reading.sequence(0);
       int wrong = 0;
       for (std::int64_t h = 0; h < 3; ++h)

@@ -237,7 +237,8 @@ TEST(Work, an_append_writes_one_token) {
       const PagedSequence sequence = reading.sequence(0);
       std::vector<unsigned char> bytes;
       for (std::int64_t p = 0; p <= (sequence.length - 1) / 32; ++p)
-        bytes.insert(bytes.end(), sequence.table[p], sequence.table[p] + reading.layout().page_bytes());
+        bytes.insert(bytes.end(), sequence.table[p],
+                     sequence.table[p] + cache::layout_of(cache).page_bytes());
       return bytes;
     };
     for (int t = 150; t < 200; ++t) {

@@ -110,7 +110,7 @@ TEST(Windows, kernels_find_zeros_where_pages_were_released) {
   const PagedSequence sequence = reading.sequence(0);
   EXPECT_EQ(sequence.table[0], sequence.table[1]);
   int others = 0;
-  for (std::int64_t i = 0; i < reading.layout().page_bytes(); ++i) others += sequence.table[0][i] != 0;
+  for (std::int64_t i = 0; i < cache::layout_of(cache).page_bytes(); ++i) others += sequence.table[0][i] != 0;
   EXPECT_EQ(others, 0);
 }
 

@@ -30,7 +30,7 @@ struct Step {
   void disturb() { cache.append_to(0, token.view(), token.view()); }
 };
 
-const char* const being_read = "busy: append_to: the cache is being read by another call";
+const char* const being_read = "busy: append_to: sequence 0 is being read by another call";
 
 // Tries to append in every task, from another thread.
 struct Intruder : Executor {
@@ -131,7 +131,7 @@ TEST(appended_tokens, are_not_taken_back_before_readers_are_done) {
     appended.reset();
     is_undone = true;
   });
-  while (refusal_of([&] { static_cast<void>(step.cache.length(0)); }) == "nothing") std::this_thread::yield();
+  while (refusal_of([&] { step.cache.fork(1); }) == "nothing") std::this_thread::yield();
   EXPECT_EQ(reading->sequence(1).length, 22) << "nobody else comes in, and who is there goes on";
   EXPECT_FALSE(is_undone);
   reading.reset();
