@@ -35,7 +35,7 @@ enum {
   HEED_ERROR_UNSUPPORTED = 7,  // a kernel that does not exist or cannot take this problem
   HEED_ERROR_CAPACITY = 8,     // no room in a cache
   HEED_ERROR_FILE = 9,         // a file that cannot be read or written, or that is damaged
-  HEED_ERROR_BUSY = 10,        // a cache that another thread's call is using
+  HEED_ERROR_BUSY = 10,        // a sequence of a cache that another thread's call is using
   HEED_ERROR_MEMORY = 11,      // the machine has none left
   HEED_ERROR_OTHER = 12        // anything else; the sentence says what
 };
@@ -50,6 +50,24 @@ HEED_C_API void heed_free(void* text);      // what a function here gave the cal
 // In [1, 4096]; the number never changes a bit of any result.
 HEED_C_API heed_status heed_set_num_threads(int threads);
 HEED_C_API int heed_num_threads(void);
+
+// Threads of the caller's own. run() calls task(state, i) once for every i in [0, tasks), on any threads, and
+// returns when all have returned.
+typedef struct heed_executor heed_executor;
+
+typedef struct heed_executor_config {
+  size_t size;
+  void* context;  // what run() gets
+  void (*run)(void* context, size_t tasks, void (*task)(void* state, size_t i), void* state);
+  int32_t concurrency;  // how many tasks run at once; 0: heed_num_threads()
+  int32_t reserved;
+} heed_executor_config;
+
+HEED_C_API heed_status heed_executor_create(const heed_executor_config* config, heed_executor** executor);
+HEED_C_API void heed_executor_destroy(heed_executor* executor);  // NULL is nothing
+// Used from now on, until another one is; NULL: heed's own threads. It must outlive every call made while it
+// is set. heed_options has that of one call.
+HEED_C_API heed_status heed_set_executor(heed_executor* executor);
 
 typedef int32_t heed_dtype;
 enum { HEED_DTYPE_F32 = 0, HEED_DTYPE_F16 = 1, HEED_DTYPE_BF16 = 2, HEED_DTYPE_F64 = 3 };
@@ -206,6 +224,7 @@ typedef struct heed_options {
   // Since 0.3, in place of scale (with has_scale) and softcap: for f64, where a float is too short. 0: those.
   double scale_f64, softcap_f64;
   double drop_probability_f64;  // since 0.4, in place of dropout.drop_probability
+  heed_executor* executor;  // since 0.4: whose threads this call runs on; NULL: heed_set_executor()'s
 } heed_options;
 
 // `options` may be NULL here and below: the defaults.
@@ -283,7 +302,8 @@ typedef struct heed_rotary {
 HEED_C_API heed_status heed_rotate(const heed_mutable_view* x, const heed_int64s* positions,
                                    const heed_rotary* rotary, const heed_int64s* lengths);
 
-// The keys and values of sequences that grow. Every call that changes them does all it says or nothing.
+// The keys and values of sequences that grow. Every call that changes them does all it says or nothing. Calls
+// on different sequences of a cache may run at once; a change beside another call on its sequence is refused.
 typedef int32_t heed_cache_type;
 enum { HEED_CACHE_TYPE_F32 = 0, HEED_CACHE_TYPE_F16 = 1, HEED_CACHE_TYPE_BF16 = 2, HEED_CACHE_TYPE_INT8 = 3 };
 
@@ -321,6 +341,9 @@ HEED_C_API heed_status heed_cache_truncate(heed_cache* cache, int64_t sequence, 
 
 // A new sequence with the tokens of this one, whose pages they share; its number.
 HEED_C_API heed_status heed_cache_fork(heed_cache* cache, int64_t sequence, int64_t* number);
+// With its first `length` tokens.
+HEED_C_API heed_status heed_cache_fork_at(heed_cache* cache, int64_t sequence, int64_t length,
+                                          int64_t* number);
 HEED_C_API heed_status heed_cache_add(heed_cache* cache, int64_t* number);  // a new, empty sequence
 HEED_C_API heed_status heed_cache_release(heed_cache* cache, int64_t sequence);
 
@@ -359,6 +382,12 @@ typedef struct heed_layer_weights {
   heed_view b_q, b_k, b_v, b_o;
 } heed_layer_weights;
 
+// What a call makes on the way, for heed_layer_backward to read: the caller's, filled anew by every call that is
+// given it.
+typedef struct heed_activations heed_activations;
+HEED_C_API heed_status heed_activations_create(heed_activations** activations);
+HEED_C_API void heed_activations_destroy(heed_activations* activations);  // NULL is nothing
+
 // Everything the layer reads.
 typedef struct heed_call {
   size_t size;
@@ -367,6 +396,7 @@ typedef struct heed_call {
   heed_cache* cache;         // in place of both: gets the tokens of x
   heed_int64s sequences, counts, positions, key_positions;
   uint64_t dropout_seed;
+  heed_activations* activations;  // since 0.4; NULL: heed_layer_backward computes them again
 } heed_call;
 
 typedef int32_t heed_mode;
@@ -385,6 +415,37 @@ HEED_C_API void heed_layer_destroy(heed_layer* layer);  // NULL is nothing
 HEED_C_API heed_status heed_layer_call(const heed_layer* layer, const heed_call* call,
                                        const heed_outputs* outputs, const heed_options* options);
 HEED_C_API heed_status heed_layer_set_mode(heed_layer* layer, heed_mode mode);
+
+// The gradients of a loss by what heed_layer_call read.
+typedef struct heed_layer_gradients {
+  size_t size;
+  heed_view out;                                    // read: of the loss by outputs.out
+  heed_view log_sum_exp;                            // not given: 0
+  heed_mutable_view x, context, value, bias, sink;  // written, where given
+  int32_t accumulate;                               // 0 or 1; 1: add to what is there
+  int32_t skip_parameters;                          // 0 or 1; 1: the weights are frozen
+} heed_layer_gradients;
+
+// For the same call, options, mode and weights as heed_layer_call: writes what is given, and adds to the
+// gradients by the weights. No other call uses the layer meanwhile. There is no gradient by a cache.
+HEED_C_API heed_status heed_layer_backward(heed_layer* layer, const heed_call* call,
+                                           const heed_layer_gradients* gradients,
+                                           const heed_options* options);
+
+// Numbers of a layer where they lie: matrices are (1, 1, rows, columns), biases (1, 1, 1, entries), zeros
+// where it has none.
+typedef struct heed_parameters {
+  size_t size;
+  heed_mutable_view w_q, w_k, w_v, w_o;
+  heed_mutable_view b_q, b_k, b_v, b_o;
+} heed_parameters;
+
+// The weights, for an optimiser to change; heed_layer_update makes the copies anew that calls read.
+HEED_C_API heed_status heed_layer_get_parameters(heed_layer* layer, heed_parameters* parameters);
+HEED_C_API heed_status heed_layer_update(heed_layer* layer);
+// What heed_layer_backward has added up since heed_layer_zero_gradients, in f32.
+HEED_C_API heed_status heed_layer_get_gradients(heed_layer* layer, heed_parameters* gradients);
+HEED_C_API heed_status heed_layer_zero_gradients(heed_layer* layer);
 
 // Every default filled in, up to config->size. Its rotary belongs to the layer.
 HEED_C_API heed_status heed_layer_get_config(const heed_layer* layer, heed_layer_config* config);

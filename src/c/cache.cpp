@@ -98,6 +98,13 @@ heed_status heed_cache_fork(heed_cache* handle, int64_t sequence, int64_t* numbe
   });
 }
 
+heed_status heed_cache_fork_at(heed_cache* handle, int64_t sequence, int64_t length, int64_t* number) {
+  return with(handle, [&](heed::KvCache& cache) {
+    check_pointer("number", number);
+    *number = cache.fork(sequence, length);
+  });
+}
+
 heed_status heed_cache_add(heed_cache* handle, int64_t* number) {
   return with(handle, [&](heed::KvCache& cache) {
     check_pointer("number", number);

@@ -86,6 +86,8 @@ void check_reserved(const char* name, std::int32_t reserved) {
     throw refusal(Error::unsupported, name, ".reserved: ", std::int64_t{reserved}, " is not 0");
 }
 
+heed_dtype from_dtype(DType dtype) { return number_of(dtype, dtypes); }
+
 View to_view(const char* name, const heed_view& view) { return number_view<View>(name, view); }
 
 MutableView to_view(const char* name, const heed_mutable_view& view) {
@@ -272,6 +274,7 @@ Options to_options(const heed_options* given) {
   if (o.kernel) options.kernel = to_kernel(o.kernel);
   options.threads = o.threads;
   options.stream = o.stream;
+  options.executor = o.executor;
   return options;
 }
 

@@ -17,6 +17,8 @@ BoolView to_view(const char* name, const heed_bool_view&);
 Optional<View> to_optional(const char* name, const heed_view&);
 Optional<MutableView> to_optional(const char* name, const heed_mutable_view&);
 
+heed_dtype from_dtype(DType);
+
 // Zeros are a view that is not given: one with a type alone has lost the rest on its way.
 bool is_given(const heed_view&);
 bool is_given(const heed_mutable_view&);

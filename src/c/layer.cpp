@@ -3,6 +3,9 @@
 #include "heed/layer.hpp"
 
 #include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "c/call.hpp"
 #include "c/rotary.hpp"
@@ -138,7 +141,41 @@ AttentionLayer::Call to_call(const heed_call* given) {
   call.positions = to_span("positions", c.positions);
   call.key_positions = to_span("key_positions", c.key_positions);
   call.dropout_seed = c.dropout_seed;
+  if (c.activations) call.activations = &c.activations->activations;
   return call;
+}
+
+LayerGradients to_gradients(const heed_layer_gradients* given) {
+  const heed_layer_gradients g = read_known("gradients", given);
+  return {.out = to_view("gradients.out", g.out),
+          .log_sum_exp = to_optional("gradients.log_sum_exp", g.log_sum_exp),
+          .x = to_optional("gradients.x", g.x),
+          .context = to_optional("gradients.context", g.context),
+          .value = to_optional("gradients.value", g.value),
+          .bias = to_optional("gradients.bias", g.bias),
+          .sink = to_optional("gradients.sink", g.sink),
+          .accumulate = to_flag("gradients.accumulate", g.accumulate),
+          .skip_parameters = to_flag("gradients.skip_parameters", g.skip_parameters)};
+}
+
+// They lie row after row, so a packed layout says how.
+heed_parameters from_parameters(const std::vector<Parameter>& parameters) {
+  constexpr std::pair<std::string_view, heed_mutable_view heed_parameters::*> fields[] = {
+      {"w_q", &heed_parameters::w_q}, {"w_k", &heed_parameters::w_k}, {"w_v", &heed_parameters::w_v},
+      {"w_o", &heed_parameters::w_o}, {"b_q", &heed_parameters::b_q}, {"b_k", &heed_parameters::b_k},
+      {"b_v", &heed_parameters::b_v}, {"b_o", &heed_parameters::b_o}};
+  heed_parameters all{};
+  for (const auto& [name, values] : parameters)
+    for (const auto& [field, place] : fields)
+      if (field == name)
+        all.*place = {.data = values.data,
+                      .shape = {1, 1, values.shape.length, values.shape.dim},
+                      .stride = {},
+                      .dtype = from_dtype(values.dtype),
+                      .device = HEED_DEVICE_CPU,
+                      .layout = HEED_LAYOUT_BHSD,
+                      .reserved = 0};
+  return all;
 }
 
 }  // namespace
@@ -190,6 +227,55 @@ heed_status heed_layer_call(const heed_layer* layer, const heed_call* given_call
     layer->layer(call, outputs, options);
   });
 }
+
+heed_status heed_layer_backward(heed_layer* layer, const heed_call* given_call,
+                                const heed_layer_gradients* given_gradients,
+                                const heed_options* given_options) {
+  return status_of([&] {
+    check_pointer("layer", layer);
+    const heed::AttentionLayer::Call call = to_call(given_call);
+    const heed::LayerGradients gradients = to_gradients(given_gradients);
+    const heed::Options options = to_options(given_options);
+    layer->layer.backward(call, gradients, options);
+  });
+}
+
+heed_status heed_layer_get_parameters(heed_layer* layer, heed_parameters* parameters) {
+  return status_of([&] {
+    check_pointer("layer", layer);
+    write_known("parameters", from_parameters(layer->layer.parameters()), parameters);
+  });
+}
+
+heed_status heed_layer_update(heed_layer* layer) {
+  return status_of([&] {
+    check_pointer("layer", layer);
+    layer->layer.update();
+  });
+}
+
+heed_status heed_layer_get_gradients(heed_layer* layer, heed_parameters* gradients) {
+  return status_of([&] {
+    check_pointer("layer", layer);
+    write_known("gradients", from_parameters(layer->layer.gradients()), gradients);
+  });
+}
+
+heed_status heed_layer_zero_gradients(heed_layer* layer) {
+  return status_of([&] {
+    check_pointer("layer", layer);
+    layer->layer.zero_gradients();
+  });
+}
+
+heed_status heed_activations_create(heed_activations** activations) {
+  return status_of([&] {
+    check_pointer("activations", activations);
+    *activations = new heed_activations;
+  });
+}
+
+void heed_activations_destroy(heed_activations* activations) { delete activations; }
 
 heed_status heed_layer_set_mode(heed_layer* layer, heed_mode mode) {
   return status_of([&] {

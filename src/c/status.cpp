@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "c/call.hpp"
+#include "c/structs.hpp"
 #include "heed/error.hpp"
 #include "heed/threads.hpp"
 #include "heed/version.hpp"
@@ -68,6 +70,8 @@ std::string in_c_words(std::string text) {
       {"Align::ends", "HEED_ALIGN_ENDS"},
       {"Mode::train", "HEED_MODE_TRAIN"},
       {"explain()", "heed_explain()"},
+      {"backward()", "heed_layer_backward()"},
+      {"update()", "heed_layer_update()"},
   };
   for (const auto& [word, in_c] : words)
     if (const std::size_t at = text.find(word); at != std::string::npos) text.replace(at, word.size(), in_c);
@@ -135,4 +139,24 @@ int heed_num_threads() {
   int threads = 1;
   heed::c::status_of([&] { threads = heed::num_threads(); });
   return threads;
+}
+
+heed_status heed_executor_create(const heed_executor_config* given, heed_executor** executor) {
+  using namespace heed::c;
+  return status_of([&] {
+    check_pointer("executor", executor);
+    const heed_executor_config config = read_known("config", given);
+    if (!config.run) throw heed::refusal(heed::Error::value, "config.run: NULL");
+    if (config.concurrency < 0)
+      throw heed::refusal(heed::Error::value, "config.concurrency: ", std::int64_t{config.concurrency},
+                          " is negative");
+    check_reserved("config", config.reserved);
+    *executor = new heed_executor(config);
+  });
+}
+
+void heed_executor_destroy(heed_executor* executor) { delete executor; }
+
+heed_status heed_set_executor(heed_executor* executor) {
+  return heed::c::status_of([&] { heed::set_executor(executor); });
 }

@@ -6,6 +6,7 @@
 #include "heed/c.h"
 #include "heed/cache.hpp"
 #include "heed/layer.hpp"
+#include "heed/threads.hpp"
 
 namespace heed::c {
 
@@ -29,6 +30,20 @@ heed_status status_of(const Body& body) noexcept {
 
 struct heed_cache {
   heed::KvCache cache;
+};
+
+struct heed_activations {
+  heed::AttentionLayer::Activations activations{};
+};
+
+struct heed_executor final : heed::Executor {
+  heed_executor_config config;
+
+  explicit heed_executor(const heed_executor_config& c) : config(c) {}
+  int concurrency() const override { return config.concurrency ? config.concurrency : heed::num_threads(); }
+  void run(std::size_t tasks, void (*task)(void* state, std::size_t i), void* state) override {
+    config.run(config.context, tasks, task, state);
+  }
 };
 
 struct heed_layer {

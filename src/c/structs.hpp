@@ -112,9 +112,9 @@ inline auto fields_of(const heed_gradients& s) {
 }
 inline auto fields_of(const heed_options& s) {
   const auto& [size, masks, bias, sink, scale, has_scale, softcap, head_map, dropout, kernel, slopes, align,
-               threads, stream, scale_f64, softcap_f64, drop_probability_f64] = s;
+               threads, stream, scale_f64, softcap_f64, drop_probability_f64, executor] = s;
   return places(s, size, masks, bias, sink, scale, has_scale, softcap, head_map, dropout, kernel, slopes,
-                align, threads, stream, scale_f64, softcap_f64, drop_probability_f64);
+                align, threads, stream, scale_f64, softcap_f64, drop_probability_f64, executor);
 }
 inline auto fields_of(const heed_rotary& s) {
   const auto& [size, base, pairs, dims, scaling] = s;
@@ -137,8 +137,22 @@ inline auto fields_of(const heed_layer_weights& s) {
   return places(s, size, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o);
 }
 inline auto fields_of(const heed_call& s) {
-  const auto& [size, x, context, value, cache, sequences, counts, positions, key_positions, seed] = s;
-  return places(s, size, x, context, value, cache, sequences, counts, positions, key_positions, seed);
+  const auto& [size, x, context, value, cache, sequences, counts, positions, key_positions, seed,
+               activations] = s;
+  return places(s, size, x, context, value, cache, sequences, counts, positions, key_positions, seed,
+                activations);
+}
+inline auto fields_of(const heed_layer_gradients& s) {
+  const auto& [size, out, log_sum_exp, x, context, value, bias, sink, accumulate, skip] = s;
+  return places(s, size, out, log_sum_exp, x, context, value, bias, sink, accumulate, skip);
+}
+inline auto fields_of(const heed_parameters& s) {
+  const auto& [size, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o] = s;
+  return places(s, size, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o);
+}
+inline auto fields_of(const heed_executor_config& s) {
+  const auto& [size, context, run, concurrency, reserved] = s;
+  return places(s, size, context, run, concurrency, reserved);
 }
 
 // Structs that begin with their size: a caller may know fewer fields than the library, or more that it leaves
@@ -167,6 +181,10 @@ template <>
 inline constexpr std::size_t min_size<heed_layer_weights> = offsetof(heed_layer_weights, b_q);
 template <>
 inline constexpr std::size_t min_size<heed_call> = offsetof(heed_call, context);
+template <>
+inline constexpr std::size_t min_size<heed_layer_gradients> = offsetof(heed_layer_gradients, log_sum_exp);
+template <>
+inline constexpr std::size_t min_size<heed_executor_config> = offsetof(heed_executor_config, concurrency);
 
 void check_pointer(const char* name, const void* pointer);  // refuses NULL
 

@@ -164,6 +164,68 @@ static void dropout_is_for_training(void) {
   heed_layer_destroy(layer);
 }
 
+// The loss is the sum of all results, so that its gradients by them are ones.
+static const heed_layer_gradients by_results = {
+    .size = sizeof by_results, .out = {.data = (const float[]){1, 1, 1, 1}, .shape = {1, 1, 2, 2}}};
+
+static void a_layer_has_the_gradients_that_its_weights_say(void) {
+  heed_layer* layer = new_layer();
+  heed_activations* activations = NULL;
+  EXPECT_DONE(heed_activations_create(&activations));
+  for (int kept = 0; kept < 2; ++kept) {
+    const heed_call call = {.size = sizeof call,
+                            .x = {.data = x, .shape = {1, 1, 2, 2}},
+                            .activations = kept ? activations : NULL};
+    float y[4], by_x[4];
+    const heed_outputs outputs = {.size = sizeof outputs, .out = {.data = y, .shape = {1, 1, 2, 2}}};
+    EXPECT_DONE(heed_layer_call(layer, &call, &outputs, &masked));
+    heed_layer_gradients gradients = by_results;
+    gradients.x = (heed_mutable_view){.data = by_x, .shape = {1, 1, 2, 2}};
+    EXPECT_DONE(heed_layer_zero_gradients(layer));
+    EXPECT_DONE(heed_layer_backward(layer, &call, &gradients, &masked));
+    // Token 0 is all of result 0 and half of result 1, token 1 the other half.
+    EXPECT(by_x[0] == 1.5f && by_x[1] == 1.5f && by_x[2] == 0.5f && by_x[3] == 0.5f);
+    heed_parameters sums = {.size = sizeof sums};
+    EXPECT_DONE(heed_layer_get_gradients(layer, &sums));
+    const float* const by_w_o = sums.w_o.data;
+    EXPECT(sums.w_o.shape.length == 2 && sums.w_o.shape.dim == 2 && sums.b_o.data == NULL);
+    for (int row = 0; row < 2; ++row) EXPECT(by_w_o[2 * row] == 25 && by_w_o[2 * row + 1] == 3);
+    gradients.accumulate = gradients.skip_parameters = 1;
+    EXPECT_DONE(heed_layer_backward(layer, &call, &gradients, &masked));
+    EXPECT(by_x[0] == 3 && by_x[3] == 1 && by_w_o[0] == 25);
+    gradients.accumulate = 2;
+    EXPECT_REFUSED(heed_layer_backward(layer, &call, &gradients, &masked), HEED_ERROR_VALUE,
+                   "gradients.accumulate: 2 is neither 0 nor 1");
+    EXPECT(by_x[0] == 3);
+  }
+  heed_activations_destroy(activations);
+  heed_activations_destroy(NULL);
+  heed_layer_destroy(layer);
+}
+
+static void an_optimiser_changes_the_weights_where_they_lie(void) {
+  heed_layer* layer = new_layer();
+  heed_activations* activations = NULL;
+  EXPECT_DONE(heed_activations_create(&activations));
+  float y[4];
+  const heed_call call = {
+      .size = sizeof call, .x = {.data = x, .shape = {1, 1, 2, 2}}, .activations = activations};
+  const heed_outputs outputs = {.size = sizeof outputs, .out = {.data = y, .shape = {1, 1, 2, 2}}};
+  EXPECT_DONE(heed_layer_call(layer, &call, &outputs, &masked));
+  heed_parameters weights_of = {.size = sizeof weights_of};
+  EXPECT_DONE(heed_layer_get_parameters(layer, &weights_of));
+  float* const w_o = weights_of.w_o.data;
+  for (int i = 0; i < 4; ++i) w_o[i] *= 2;
+  EXPECT_DONE(heed_layer_update(layer));
+  EXPECT_REFUSED(heed_layer_backward(layer, &call, &by_results, &masked), HEED_ERROR_VALUE,
+                 "activations: made by another layer, or before heed_layer_update() changed the weights");
+  EXPECT_DONE(heed_layer_call(layer, &call, &outputs, &masked));
+  for (int i = 0; i < 4; ++i) EXPECT(y[i] == 2 * averages[i]);
+  EXPECT_DONE(heed_layer_backward(layer, &call, &by_results, &masked));
+  heed_activations_destroy(activations);
+  heed_layer_destroy(layer);
+}
+
 static void bad_layers_and_calls_are_refused(void) {
   heed_layer_weights w = weights();
   heed_layer* layer = NULL;
@@ -209,6 +271,8 @@ const claim layer_claims[] = {
     {"a_layer_tells_its_configuration", a_layer_tells_its_configuration},
     {"a_layer_tells_a_caller_only_what_that_knows", a_layer_tells_a_caller_only_what_that_knows},
     {"dropout_is_for_training", dropout_is_for_training},
+    {"a_layer_has_the_gradients_that_its_weights_say", a_layer_has_the_gradients_that_its_weights_say},
+    {"an_optimiser_changes_the_weights_where_they_lie", an_optimiser_changes_the_weights_where_they_lie},
     {"bad_layers_and_calls_are_refused", bad_layers_and_calls_are_refused},
     {0, 0},
 };

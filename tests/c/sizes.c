@@ -209,6 +209,10 @@ static void nothing_moves(void) {
   IS_AT(heed_options, scale_f64, 280);  // where the struct of 0.2 ends
   IS_AT(heed_options, softcap_f64, 288);
   IS_AT(heed_options, drop_probability_f64, 296);  // where the struct of 0.3 ends
+  IS_AT(heed_options, executor, 304);
+  IS_AT(heed_executor_config, run, 16);
+  IS_AT(heed_executor_config, concurrency, 24);
+  HAS_SIZE(heed_executor_config, 32);
 
   HAS_SIZE(heed_scaling, 72);
   IS_AT(heed_rotary, dims, 16);
@@ -221,6 +225,13 @@ static void nothing_moves(void) {
   IS_AT(heed_layer_weights, b_o, 624);
   IS_AT(heed_call, cache, 272);
   IS_AT(heed_call, dropout_seed, 344);
+  IS_AT(heed_call, activations, 352);  // where the struct of 0.3 ends
+  IS_AT(heed_layer_gradients, x, 184);
+  IS_AT(heed_layer_gradients, sink, 536);
+  IS_AT(heed_layer_gradients, accumulate, 624);
+  HAS_SIZE(heed_layer_gradients, 632);
+  IS_AT(heed_parameters, b_o, 624);
+  HAS_SIZE(heed_parameters, 712);
 }
 
 const claim size_claims[] = {

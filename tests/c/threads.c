@@ -91,8 +91,59 @@ static void a_thread_that_ends_is_told_why_its_calls_failed(void) {
   EXPECT(strlen(last_words[2]) == room && strncmp(last_words[2], "options.kernel: \"a name ", 24) == 0);
 }
 
+typedef struct runs {
+  int runs;
+  size_t tasks;
+} runs;
+
+static void run_backwards(void* context, size_t tasks, void (*task)(void* state, size_t i), void* state) {
+  runs* const counted = context;
+  ++counted->runs;
+  counted->tasks += tasks;
+  for (size_t i = tasks; i-- > 0;) task(state, i);
+}
+
+static void threads_of_the_callers_run_what_heed_computes(void) {
+  enum { tokens = 600 };
+  static float numbers[tokens * 16], own[tokens * 16], found[tokens * 16];
+  for (int i = 0; i < tokens * 16; ++i) numbers[i] = (float)(i * 37 % 64) / 32 - 1;
+  const heed_view rows = {.data = numbers, .shape = {1, 2, tokens, 8}};
+  const heed_inputs inputs = {.size = sizeof inputs, .q = rows, .k = rows, .v = rows};
+  heed_outputs outputs = {.size = sizeof outputs, .out = {.data = own, .shape = rows.shape}};
+  EXPECT_DONE(heed_attention(&inputs, &outputs, NULL));
+
+  runs counted = {0, 0};
+  const heed_executor_config config = {
+      .size = sizeof config, .context = &counted, .run = run_backwards, .concurrency = 3};
+  heed_executor* executor = NULL;
+  EXPECT_DONE(heed_executor_create(&config, &executor));
+  const heed_options of_one_call = {.size = sizeof of_one_call, .executor = executor};
+  outputs.out.data = found;
+  EXPECT_DONE(heed_attention(&inputs, &outputs, &of_one_call));
+  EXPECT(counted.runs > 0 && counted.tasks > 1 && memcmp(own, found, sizeof own) == 0);
+  counted.runs = 0;
+  EXPECT_DONE(heed_attention(&inputs, &outputs, NULL));
+  EXPECT(counted.runs == 0);
+  EXPECT_DONE(heed_set_executor(executor));
+  EXPECT_DONE(heed_attention(&inputs, &outputs, NULL));
+  EXPECT(counted.runs > 0);
+  EXPECT_DONE(heed_set_executor(NULL));
+  heed_executor_destroy(executor);
+  heed_executor_destroy(NULL);
+
+  heed_executor* none = NULL;
+  const heed_executor_config idle = {.size = sizeof idle};
+  EXPECT_REFUSED(heed_executor_create(&idle, &none), HEED_ERROR_VALUE, "config.run: NULL");
+  heed_executor_config negative = config;
+  negative.concurrency = -1;
+  EXPECT_REFUSED(heed_executor_create(&negative, &none), HEED_ERROR_VALUE,
+                 "config.concurrency: -1 is negative");
+  EXPECT(none == NULL);
+}
+
 const claim thread_claims[] = {
     {"each_thread_has_its_own_last_error", each_thread_has_its_own_last_error},
     {"a_thread_that_ends_is_told_why_its_calls_failed", a_thread_that_ends_is_told_why_its_calls_failed},
+    {"threads_of_the_callers_run_what_heed_computes", threads_of_the_callers_run_what_heed_computes},
     {0, 0},
 };
