@@ -340,6 +340,7 @@ class ClaimedPages {
     });
     std::unique_lock guard(state_.lock);
     end_copies();
+    // fault: copy-not-waited-for
     state_.has_left.wait(guard, [&] { return !others_copy(); });
   }
 

@@ -180,24 +180,27 @@ void State::shorten(CachedSequence& sequence, std::int64_t length) noexcept {
 // Who is at a sequence right now.
 
 CacheReading::CacheReading(const KvCache& cache, const SequenceNumbers& numbers, const char* call)
-    : state_(Access::state(cache)), numbers_(numbers) {
+    : state_(Access::state(cache)) {
   const std::lock_guard guard(state_.lock);
-  sequences_ = state_.sequences.size();
-  for (const std::int64_t number : numbers_) state_.at(number);
-  begin(call);
+  for (const std::int64_t number : numbers) state_.at(number);
+  begin(numbers, call);
 }
 
-CacheReading::CacheReading(const KvCache& cache, const char* call) : state_(Access::state(cache)) {
-  const std::lock_guard guard(state_.lock);
-  sequences_ = state_.sequences.size();
-  for (std::int64_t number = 0; number < sequences_; ++number)
-    if (!state_.sequences[number].is_released) numbers_.push_back(number);
-  begin(call);
+CacheReading CacheReading::of_all(const KvCache& cache, const char* call) {
+  CacheReading all(Access::state(cache));
+  const std::lock_guard guard(all.state_.lock);
+  SequenceNumbers numbers;
+  for (std::int64_t number = 0; number < all.state_.sequences.size(); ++number)
+    if (!all.state_.sequences[number].is_released) numbers.push_back(number);
+  all.begin(std::move(numbers), call);
+  return all;
 }
 
-void CacheReading::begin(const char* call) {
-  for (const std::int64_t number : numbers_) state_.check_not_changed(call, number);
-  for (const std::int64_t number : numbers_) ++state_.sequences[number].readers;
+void CacheReading::begin(SequenceNumbers numbers, const char* call) {
+  for (const std::int64_t number : numbers) state_.check_not_changed(call, number);
+  for (const std::int64_t number : numbers) ++state_.sequences[number].readers;
+  numbers_ = std::move(numbers);
+  sequences_ = state_.sequences.size();
 }
 
 CacheReading::CacheReading(const CacheReading& other)
@@ -353,7 +356,7 @@ std::vector<std::int32_t> uses_of_pages(const State& state, const CacheReading& 
 }  // namespace
 
 KvCache KvCache::to(Device device, std::optional<std::int64_t> pages) const {
-  const CacheReading reading(*this, "to");
+  const CacheReading reading = CacheReading::of_all(*this, "to");
   KvCacheConfig config = state_->config;
   config.device = device;
   const std::vector<std::int32_t> uses = uses_of_pages(*state_, reading);

@@ -12,10 +12,9 @@ using SequenceNumbers = Few<std::int64_t, 4>;
 
 class CacheReading {
  public:
-  // Those of these numbers, or all that are in use. Throws Error::busy while another call changes one of
-  // them; `call` begins the sentence.
+  // Throws Error::busy while another call changes one of them; `call` begins the sentence.
   CacheReading(const KvCache&, const SequenceNumbers&, const char* call = "attention");
-  explicit CacheReading(const KvCache&, const char* call = "attention");
+  static CacheReading of_all(const KvCache&, const char* call);  // that are in use
   CacheReading(const CacheReading&);  // one more reader
   ~CacheReading();
   CacheReading& operator=(const CacheReading&) = delete;
@@ -28,7 +27,8 @@ class CacheReading {
   void read(std::int64_t n, const MutableView& k, const MutableView& v) const;
 
  private:
-  void begin(const char* call);
+  explicit CacheReading(const State& state) : state_(state) {}
+  void begin(SequenceNumbers, const char* call);  // under the lock
 
   const State& state_;
   SequenceNumbers numbers_{};

@@ -73,7 +73,7 @@ Array pages_array(const Numbered& numbered) {
 }  // namespace
 
 Arrays KvCache::to_arrays() const {
-  const CacheReading reading(*this, "save");
+  const CacheReading reading = CacheReading::of_all(*this, "save");
   Numbered numbered(*state_);
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(reading.sequences()), -1);
   for (const std::int64_t n : reading.numbers()) {

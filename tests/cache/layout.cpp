@@ -42,7 +42,7 @@ TEST(Layout, tokens_lie_where_it_says) {
         cache.append_to(0, Tokens::random(random, {1, 3, tokens, 21}).view(),
                         Tokens::random(random, {1, 3, tokens, value_dim}).view());
       const Contents expected = read(cache, 0);
-      const cache::CacheReading reading(cache);
+      const cache::CacheReading reading(cache, {0});
       const PageLayout& layout = cache::layout_of(cache);
       const PagedSequence sequence = reading.sequence(0);
       int wrong = 0;

@@ -233,7 +233,7 @@ TEST(Work, an_append_writes_one_token) {
     KvCache cache({.kv_heads = 2, .capacity = 200, .dim = 8, .value_dim = 16, .type = type, .page_size = 32});
     for (int t = 0; t < 150; ++t) append_marked(cache, 0, 1, 1);
     const auto snapshot = [&] {
-      const cache::CacheReading reading(cache);
+      const cache::CacheReading reading(cache, {0});
       const PagedSequence sequence = reading.sequence(0);
       std::vector<unsigned char> bytes;
       for (std::int64_t p = 0; p <= (sequence.length - 1) / 32; ++p)

@@ -106,7 +106,7 @@ TEST(Windows, a_sequence_can_go_back_into_its_front) {
 TEST(Windows, kernels_find_zeros_where_pages_were_released) {
   KvCache cache = windowed({.length = 16}, 4);
   for (int t = 0; t < 60; ++t) append_marked(cache, 0, 1, 7);
-  const cache::CacheReading reading(cache);
+  const cache::CacheReading reading(cache, {0});
   const PagedSequence sequence = reading.sequence(0);
   EXPECT_EQ(sequence.table[0], sequence.table[1]);
   int others = 0;

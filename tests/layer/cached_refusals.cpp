@@ -227,8 +227,8 @@ TEST(refusals_over_a_cache, a_cache_that_is_being_read_does_not_change) {
   d.call.sequences = d.numbers;
   const AttentionLayer layer(d.config, random_weights(d.config, 4));
   {
-    const cache::CacheReading reading(cache);
-    expect_refusal(Error::busy, "layer: the cache is being read by another call",
+    const cache::CacheReading reading(cache, {0});
+    expect_refusal(Error::busy, "layer: sequence 0 is being read by another call",
                    [&] { layer(d.call, d.outputs, d.options); });
   }
   EXPECT_TRUE(Seen(cache) == before);

@@ -125,7 +125,7 @@ TEST(appended_tokens, are_not_taken_back_before_readers_are_done) {
   std::optional<layer::AppendedTokens> appended;
   appended.emplace(step.cache, sequences, t.k.view(), t.v.view());
   std::optional<cache::CacheReading> reading;
-  reading.emplace(step.cache);
+  reading.emplace(step.cache, cache::SequenceNumbers{1});
   std::atomic<bool> is_undone{false};
   std::thread undo([&] {
     appended.reset();
