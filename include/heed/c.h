@@ -382,8 +382,8 @@ typedef struct heed_layer_weights {
   heed_view b_q, b_k, b_v, b_o;
 } heed_layer_weights;
 
-// What a call makes on the way, for heed_layer_backward to read: the caller's, filled anew by every call that is
-// given it.
+// What a call makes on the way, for heed_layer_backward to read: the caller's, filled anew by every call that
+// is given it.
 typedef struct heed_activations heed_activations;
 HEED_C_API heed_status heed_activations_create(heed_activations** activations);
 HEED_C_API void heed_activations_destroy(heed_activations* activations);  // NULL is nothing

@@ -59,9 +59,10 @@ struct KvCacheConfig {
 // Sequences are numbered from 0. Every call that changes the cache does all it says or nothing: it throws
 // Error (no room: Error::capacity, with how much was missing) and leaves the cache exactly as it was.
 //
-// Threads: any number of calls may read at once (attention, read, save, the counts). A call that would change
-// the cache while another one reads or changes it is refused with Error::busy, and so is a reading one while
-// another changes it; nothing waits, nothing tears.
+// Threads: calls on different sequences go on beside each other. Any number of calls may read a sequence at
+// once (attention, read, fork; save and to() read all). A change of a sequence beside another call on it is
+// refused with Error::busy, and so is a reading call beside a change; nothing waits, nothing tears. The
+// counts are never refused.
 class HEED_API KvCache {
  public:
   explicit KvCache(const KvCacheConfig&);
@@ -103,7 +104,7 @@ class HEED_API KvCache {
   void read(std::int64_t sequence, const MutableView& k, const MutableView& v) const;
 
   // The same sequences and numbers in the memory of another device, or of this one, with as many pages in the
-  // pool, or so many: at least those in which something lies or lay.
+  // pool, or so many: at least those up to the last in which something lies.
   KvCache to(Device, std::optional<std::int64_t> pages = std::nullopt) const;
 
   // Pages, tables and configuration; written atomically, checked whole before anything is believed

@@ -299,8 +299,9 @@ class KvCache:
                  two are given back
       rotary     turns keys by their position, when they are appended or read (rotate_at="append" or "read")
       device     "cuda" in a build with CUDA: pages on the device that is current, for arrays that lie there
-    Every call that changes the cache does all it says or nothing: what it raises leaves the cache as it was. Any number of
-    threads may read at once; who comes while another call changes the cache is refused with a heed.Error whose code is busy.
+    Every call that changes the cache does all it says or nothing: what it raises leaves the cache as it was. Threads that
+    each have a sequence of their own use a cache at once; a change of a sequence beside another call on it is refused with
+    a heed.Error whose code is busy.
 
     >>> import numpy, heed
     >>> cache = heed.KvCache(batch=2, kv_heads=2, capacity=4096, dim=64, dtype="bfloat16", page_size=64)

@@ -66,12 +66,9 @@ heed_status status_of_code(Error::Code code) {
 // The few names of C++ that sentences tell their reader to write.
 std::string in_c_words(std::string text) {
   constexpr std::pair<std::string_view, std::string_view> words[] = {
-      {"Align::starts", "HEED_ALIGN_STARTS"},
-      {"Align::ends", "HEED_ALIGN_ENDS"},
-      {"Mode::train", "HEED_MODE_TRAIN"},
-      {"explain()", "heed_explain()"},
-      {"backward()", "heed_layer_backward()"},
-      {"update()", "heed_layer_update()"},
+      {"Align::starts", "HEED_ALIGN_STARTS"},  {"Align::ends", "HEED_ALIGN_ENDS"},
+      {"Mode::train", "HEED_MODE_TRAIN"},      {"explain()", "heed_explain()"},
+      {"backward()", "heed_layer_backward()"}, {"update()", "heed_layer_update()"},
   };
   for (const auto& [word, in_c] : words)
     if (const std::size_t at = text.find(word); at != std::string::npos) text.replace(at, word.size(), in_c);

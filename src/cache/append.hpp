@@ -42,7 +42,7 @@ class Changing {
   void for_each(const Body&) const;
 
   State& state_;
-  NewTokens tokens_;
+  const NewTokens& tokens_;  // which outlive this
   bool has_readers_ = false;
 };
 

@@ -179,11 +179,11 @@ void State::shorten(CachedSequence& sequence, std::int64_t length) noexcept {
 
 // Who is at a sequence right now.
 
-CacheReading::CacheReading(const KvCache& cache, const SequenceNumbers& numbers, const char* call)
+CacheReading::CacheReading(const KvCache& cache, SequenceNumbers numbers, const char* call)
     : state_(Access::state(cache)) {
   const std::lock_guard guard(state_.lock);
   for (const std::int64_t number : numbers) state_.at(number);
-  begin(numbers, call);
+  begin(std::move(numbers), call);
 }
 
 CacheReading CacheReading::of_all(const KvCache& cache, const char* call) {
@@ -196,7 +196,7 @@ CacheReading CacheReading::of_all(const KvCache& cache, const char* call) {
   return all;
 }
 
-void CacheReading::begin(SequenceNumbers numbers, const char* call) {
+void CacheReading::begin(SequenceNumbers&& numbers, const char* call) {
   for (const std::int64_t number : numbers) state_.check_not_changed(call, number);
   for (const std::int64_t number : numbers) ++state_.sequences[number].readers;
   numbers_ = std::move(numbers);

@@ -13,9 +13,9 @@ using SequenceNumbers = Few<std::int64_t, 4>;
 class CacheReading {
  public:
   // Throws Error::busy while another call changes one of them; `call` begins the sentence.
-  CacheReading(const KvCache&, const SequenceNumbers&, const char* call = "attention");
+  CacheReading(const KvCache&, SequenceNumbers, const char* call = "attention");
   static CacheReading of_all(const KvCache&, const char* call);  // that are in use
-  CacheReading(const CacheReading&);  // one more reader
+  CacheReading(const CacheReading&);                             // one more reader
   ~CacheReading();
   CacheReading& operator=(const CacheReading&) = delete;
 
@@ -28,7 +28,7 @@ class CacheReading {
 
  private:
   explicit CacheReading(const State& state) : state_(state) {}
-  void begin(SequenceNumbers, const char* call);  // under the lock
+  void begin(SequenceNumbers&&, const char* call);  // under the lock
 
   const State& state_;
   SequenceNumbers numbers_{};

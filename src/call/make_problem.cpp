@@ -316,9 +316,9 @@ std::int64_t offset_of(const char* name, std::optional<Align> align, const Probl
 void hold_cache(Problem& p) {
   cache::SequenceNumbers numbers;
   for (const Sequence& s : p.sequences) numbers.push_back(s.in_cache);
-  p.reading.emplace(*p.inputs.cache, numbers);
-  p.cached = {};
-  for (const std::int64_t number : numbers) p.cached.push_back(p.reading->sequence(number));
+  p.reading.emplace(*p.inputs.cache, std::move(numbers));
+  p.cached.clear();
+  for (const Sequence& s : p.sequences) p.cached.push_back(p.reading->sequence(s.in_cache));
 }
 
 bool writes_nothing(const Inputs& in, std::span<const Argument> arguments) {
