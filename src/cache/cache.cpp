@@ -188,11 +188,13 @@ CacheReading::CacheReading(const KvCache& cache, SequenceNumbers numbers, const 
 
 CacheReading CacheReading::of_all(const KvCache& cache, const char* call) {
   CacheReading all(Access::state(cache));
-  const std::lock_guard guard(all.state_.lock);
-  SequenceNumbers numbers;
-  for (std::int64_t number = 0; number < all.state_.sequences.size(); ++number)
-    if (!all.state_.sequences[number].is_released) numbers.push_back(number);
-  all.begin(std::move(numbers), call);
+  {
+    const std::lock_guard guard(all.state_.lock);
+    SequenceNumbers numbers;
+    for (std::int64_t number = 0; number < all.state_.sequences.size(); ++number)
+      if (!all.state_.sequences[number].is_released) numbers.push_back(number);
+    all.begin(std::move(numbers), call);
+  }
   return all;
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every field of the layer and the cache arrives where C++ has it.
+#include <array>
+#include <cstring>
 #include <tuple>
 
 #include "c/in_c.hpp"
@@ -106,6 +108,55 @@ TEST(fields_in_c, those_of_a_call_are_the_call) {
   const heed_outputs outputs = in_c::outputs({.out = y.mutable_view()});
   EXPECT_EQ(heed_layer_call(layer, &call, &outputs, nullptr), HEED_OK) << heed_last_error();
   EXPECT_EQ(bit_misses(y.values, wanted.values), 0);
+  heed_layer_destroy(layer);
+}
+
+TEST(fields_in_c, those_of_gradients_and_parameters_are_those_of_cpp) {
+  const LayerWeights weights = with_biases(random_weights(uneven, 1), 2);
+  heed_layer* layer = make(weights);
+  ASSERT_NE(layer, nullptr);
+  AttentionLayer wanted(uneven, weights);
+  const Tensor x = random_tensor({2, 1, 3, 12}, 1), context = random_tensor({2, 1, 4, 7}, 2),
+               value = random_tensor({2, 1, 4, 8}, 3), by_out = random_tensor({2, 1, 3, 12}, 4),
+               by_sum = random_tensor({2, 4, 3, 1}, 5);
+  Tensor by[2][3] = {{output(x.shape), output(context.shape), output(value.shape)},
+                     {output(x.shape), output(context.shape), output(value.shape)}};
+  wanted.backward({.x = x.view(), .context = context.view(), .value = value.view()},
+                  {.out = by_out.view(),
+                   .log_sum_exp = by_sum.view(),
+                   .x = by[0][0].mutable_view(),
+                   .context = by[0][1].mutable_view(),
+                   .value = by[0][2].mutable_view()});
+  auto call = sized<heed_call>();
+  call.x = in_c::view(x.view());
+  call.context = in_c::view(context.view());
+  call.value = in_c::view(value.view());
+  auto gradients = sized<heed_layer_gradients>();
+  gradients.out = in_c::view(by_out.view());
+  gradients.log_sum_exp = in_c::view(by_sum.view());
+  gradients.x = in_c::view(by[1][0].mutable_view());
+  gradients.context = in_c::view(by[1][1].mutable_view());
+  gradients.value = in_c::view(by[1][2].mutable_view());
+  ASSERT_EQ(heed_layer_backward(layer, &call, &gradients, nullptr), HEED_OK) << heed_last_error();
+  for (const int n : {0, 1, 2}) EXPECT_EQ(bit_misses(by[1][n].values, by[0][n].values), 0) << n;
+
+  auto values = sized<heed_parameters>(), sums = sized<heed_parameters>();
+  ASSERT_EQ(heed_layer_get_parameters(layer, &values), HEED_OK) << heed_last_error();
+  ASSERT_EQ(heed_layer_get_gradients(layer, &sums), HEED_OK) << heed_last_error();
+  const auto all = [](const heed_parameters& p) {
+    return std::array{p.w_q, p.w_k, p.w_v, p.w_o, p.b_q, p.b_k, p.b_v, p.b_o};
+  };
+  const auto expect_same = [](const heed_mutable_view& found, const Parameter& parameter) {
+    const Shape& shape = parameter.values.shape;
+    ASSERT_EQ(std::tie(found.shape.length, found.shape.dim), std::tie(shape.length, shape.dim));
+    EXPECT_EQ(std::memcmp(found.data, parameter.values.data, static_cast<std::size_t>(shape.elements()) * 4),
+              0)
+        << parameter.name;
+  };
+  for (std::size_t n = 0; n < 8; ++n) {
+    expect_same(all(values)[n], wanted.parameters()[n]);
+    expect_same(all(sums)[n], wanted.gradients()[n]);
+  }
   heed_layer_destroy(layer);
 }
 

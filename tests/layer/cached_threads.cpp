@@ -99,6 +99,32 @@ TEST(cached_threads, tokens_of_another_thread_come_before_a_call_or_after_it) {
   EXPECT_GT(taken, 0);
 }
 
+// Each steps a sequence of its own; the answers are those of a cache that nobody else uses.
+TEST(cached_threads, with_sequences_of_their_own_are_never_refused_and_answer_as_if_alone) {
+  constexpr int threads = 3, steps = 60;
+  Step step;
+  KvCache shared({.batch = threads, .kv_heads = 2, .capacity = 8 * steps, .dim = head_dim, .page_size = 16});
+  std::vector<std::string> wrong(threads);
+  const auto run_one = [&](int n) {
+    KvCache alone({.batch = 1, .kv_heads = 2, .capacity = 8 * steps, .dim = head_dim, .page_size = 16});
+    const std::int64_t own[] = {n};
+    for (int at = 0; at < steps && wrong[n].empty(); ++at) {
+      const Tensor x = random_tensor({1, 1, 1 + at % 4, model_dim}, static_cast<std::uint64_t>(100 * n + at));
+      Tensor found;
+      wrong[n] = refusal_of(
+          [&] { found = run(step.layer, {.x = x.view(), .cache = &shared, .sequences = own}, causal); });
+      if (wrong[n] == "nothing") wrong[n].clear();
+      const Tensor wanted = run(step.layer, {.x = x.view(), .cache = &alone}, causal);
+      if (wrong[n].empty() && bit_misses(found.values, wanted.values) != 0)
+        wrong[n] = "step " + std::to_string(at);
+    }
+  };
+  std::vector<std::thread> all;
+  for (int n = 0; n < threads; ++n) all.emplace_back(run_one, n);
+  for (std::thread& thread : all) thread.join();
+  for (const std::string& sentence : wrong) EXPECT_EQ(sentence, "");
+}
+
 struct Tokens {
   Tensor k = random_tensor({2, 2, 2, head_dim}, 1), v = random_tensor({2, 2, 2, head_dim}, 2);
 };
