@@ -256,7 +256,7 @@ void expect_as_if_alone(const KvCacheConfig& config, bool has_room) {
   std::vector<std::string> wrong(threads);
   std::vector<std::thread> all;
   for (std::size_t n = 0; n < threads; ++n)
-    all.emplace_back([&, n] { wrong[n] = Twin(cache, n + 1, has_room).run(400); });
+    all.emplace_back([&, n] { wrong[n] = Twin(cache, n + 1, has_room).run(250); });
   for (std::thread& thread : all) thread.join();
   for (std::size_t n = 0; n < threads; ++n)
     EXPECT_EQ(wrong[n], "") << "seed " << n + 1 << ", " << name_of(config.type) << ", " << *config.pages
