@@ -224,7 +224,7 @@ typedef struct heed_options {
   // Since 0.3, in place of scale (with has_scale) and softcap: for f64, where a float is too short. 0: those.
   double scale_f64, softcap_f64;
   double drop_probability_f64;  // since 0.4, in place of dropout.drop_probability
-  heed_executor* executor;  // since 0.4: whose threads this call runs on; NULL: heed_set_executor()'s
+  heed_executor* executor;      // since 0.4: whose threads this call runs on; NULL: heed_set_executor()'s
 } heed_options;
 
 // `options` may be NULL here and below: the defaults.
