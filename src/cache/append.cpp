@@ -172,7 +172,8 @@ void RotatedKeys::rotate_counted(const State& state, const NewTokens& tokens) {
   });
 }
 
-// All tokens that were given: those that are not counted go no further.
+// All tokens that were given: those that are not counted go no further, and a sequence that gets none may be
+// another call's.
 void RotatedKeys::rotate_on(const DevicePages& device, const State& state, const NewTokens& tokens) {
   const Shape& shape = tokens.k.shape;
   source_ = {tokens.k};
@@ -182,8 +183,9 @@ void RotatedKeys::rotate_on(const DevicePages& device, const State& state, const
   std::vector<std::int64_t> positions(static_cast<std::size_t>(shape.batch * shape.length)), lengths;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const auto at = positions.begin() + b * shape.length;
-    std::iota(at, at + shape.length, length_of(state, tokens, b));
-    lengths.push_back(length_of(state, tokens, b) + tokens.count(b));
+    const std::int64_t held = tokens.count(b) > 0 ? length_of(state, tokens, b) : 0;
+    std::iota(at, at + shape.length, held);
+    lengths.push_back(held + tokens.count(b));
   }
   state.pool.backend().rotate({{there_.view}}, positions, state.config.rotary->rotary, lengths);
   source_ = {there_.view};
@@ -193,18 +195,13 @@ void RotatedKeys::rotate_on(const DevicePages& device, const State& state, const
 
 namespace {
 
-void check_room(const State& state, const NewTokens& tokens) {
-  for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t) {
-    const std::int64_t held = length_of(state, tokens, b);
-    if (count > state.config.capacity - held)
-      throw refusal(Error::capacity, "sequence ", tokens.numbers[b], " holds ", held, " of ",
-                    state.config.capacity, " tokens; ", count, " more do not fit");
-  });
-}
-
 // A table grows by doubling where its room was not all reserved when its sequence was made.
-void make_room_in_tables(State& state, const NewTokens& tokens) {
-  for_each_sequence(state, tokens, [&](CachedSequence& sequence, std::int64_t count) {
+void make_room(State& state, const NewTokens& tokens) {
+  for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t) {
+    CachedSequence& sequence = state.sequences[tokens.numbers[b]];
+    if (count > state.config.capacity - sequence.length)
+      throw refusal(Error::capacity, "sequence ", tokens.numbers[b], " holds ", sequence.length, " of ",
+                    state.config.capacity, " tokens; ", count, " more do not fit");
     const auto pages = static_cast<std::size_t>(state.pages_of(sequence.length + count));
     if (pages > sequence.table.capacity())
       sequence.table.reserve(std::max(pages, 2 * sequence.table.capacity()));
@@ -389,8 +386,7 @@ class ClaimedPages {
 }  // namespace
 
 void append_tokens(State& state, const NewTokens& tokens) {
-  check_room(state, tokens);
-  make_room_in_tables(state, tokens);
+  make_room(state, tokens);
   std::optional<RotatedKeys> rotated;
   if (state.config.rotary && state.config.rotary->when == CacheRotary::When::append)
     rotated.emplace(state, tokens);

@@ -179,9 +179,7 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
   check_equal("value_dim", *config.value_dim, "value_head_dim", *c.value_head_dim);
   check_rotary(c, call);
 
-  const cache::State& state = cache::Access::state(*call.cache);
-  const std::lock_guard guard(state.lock);  // all lengths are of one moment
-  const std::int64_t held = state.sequences.size(), batch = call.x.shape.batch;
+  const std::int64_t held = call.cache->sequences(), batch = call.x.shape.batch;
   if (call.sequences.empty() && batch > 0 && held != batch)
     throw refusal(Error::shape, "cache.sequences: ", held, " are not x.batch: ", batch,
                   "; say which by call.sequences");
@@ -194,7 +192,13 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
     std::iota(found.numbers.begin(), found.numbers.end(), 0);
   }
   check_numbers(call.sequences);
-  for (const std::int64_t number : found.numbers) found.lengths.push_back(state.at(number).length);
+  found.lengths.resize(found.numbers.size());
+  {
+    const cache::State& state = cache::Access::state(*call.cache);
+    const std::lock_guard guard(state.lock);  // all lengths are of one moment
+    for (std::size_t b = 0; b < found.numbers.size(); ++b)
+      found.lengths[b] = state.at(found.numbers[b]).length;
+  }
   check_counts(call);
   found.counts.assign(call.counts.begin(), call.counts.end());
   if (call.counts.empty()) found.counts.resize(static_cast<std::size_t>(batch), call.x.shape.length);

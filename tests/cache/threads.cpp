@@ -107,7 +107,8 @@ TEST(Threads, who_changes_a_sequence_lets_readers_in_and_waits_for_them_with_no_
   std::optional<cache::CacheReading> reading;
   reading.emplace(cache, cache::SequenceNumbers{0});
   std::thread waiting([&] { changing->wait_for_readers(); });
-  while (refusal_of([&] { cache.fork(0); }) == "nothing") std::this_thread::yield();
+  while (refusal_of([&] { const cache::CacheReading another(cache, {0}); }) == "nothing")
+    std::this_thread::yield();
   EXPECT_EQ(refusal_of(disturb), "busy: append_to: sequence 0 is being changed by another call");
   EXPECT_EQ(reading->sequence(0).length, 20) << "who is there goes on";
   reading.reset();

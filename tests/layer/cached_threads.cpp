@@ -157,7 +157,8 @@ TEST(appended_tokens, are_not_taken_back_before_readers_are_done) {
     appended.reset();
     is_undone = true;
   });
-  while (refusal_of([&] { step.cache.fork(1); }) == "nothing") std::this_thread::yield();
+  while (refusal_of([&] { const cache::CacheReading another(step.cache, {1}); }) == "nothing")
+    std::this_thread::yield();
   EXPECT_EQ(reading->sequence(1).length, 22) << "nobody else comes in, and who is there goes on";
   EXPECT_FALSE(is_undone);
   reading.reset();
