@@ -48,8 +48,7 @@ class Runs:
     """The files of bench/results, each read once."""
 
     def __init__(self, folder):
-        paths = (path for path in sorted(folder.glob("*.json")) if path.stem != "gpu-kernels")  # scripts/gpu-gate's, no race
-        self.documents = {path.stem: records.read(path) for path in paths}
+        self.documents = {path.stem: records.read(path) for path in sorted(folder.glob("*.json"))}
 
     def __getitem__(self, name):
         return self.documents[name]
