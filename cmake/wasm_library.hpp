@@ -12,21 +12,14 @@
 #include <cstdlib>
 #include <functional>
 #include <iterator>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 namespace std {
 
 template <class To, class From>
 constexpr To bit_cast(const From& from) noexcept {
   return __builtin_bit_cast(To, from);
-}
-
-template <class Array>
-unique_ptr<Array> make_unique_for_overwrite(size_t count) {
-  return unique_ptr<Array>(new remove_extent_t<Array>[count]);
 }
 
 namespace ranges {
@@ -55,18 +48,6 @@ constexpr void sort(Range&& range, Order order = {}, Projection projection = {})
 }
 
 template <class Range, class Order = std::less<>, class Projection = identity>
-constexpr void stable_sort(Range&& range, Order order = {}, Projection projection = {}) {
-  std::stable_sort(begin(range), end(range), [&](const auto& a, const auto& b) {
-    return std::invoke(order, std::invoke(projection, a), std::invoke(projection, b));
-  });
-}
-
-template <class Range, class Value>
-constexpr auto lower_bound(Range&& range, const Value& value) {
-  return std::lower_bound(begin(range), end(range), value);
-}
-
-template <class Range, class Order = std::less<>, class Projection = identity>
 constexpr auto min_element(Range&& range, Order order = {}, Projection projection = {}) {
   return std::min_element(begin(range), end(range), [&](const auto& a, const auto& b) {
     return std::invoke(order, std::invoke(projection, a), std::invoke(projection, b));
@@ -83,11 +64,6 @@ constexpr bool any_of(Range&& range, Predicate predicate) {
   return std::any_of(begin(range), end(range), std::ref(predicate));
 }
 
-template <class Range, class Predicate>
-constexpr bool none_of(Range&& range, Predicate predicate) {
-  return std::none_of(begin(range), end(range), std::ref(predicate));
-}
-
 template <class A, class B>
 constexpr bool equal(A&& a, B&& b) {
   return std::equal(begin(a), end(a), begin(b), end(b));
@@ -96,16 +72,6 @@ constexpr bool equal(A&& a, B&& b) {
 template <class Range, class To>
 constexpr void copy(Range&& range, To to) {
   std::copy(begin(range), end(range), to);
-}
-
-template <class Range, class To, class Predicate>
-constexpr void copy_if(Range&& range, To to, Predicate predicate) {
-  std::copy_if(begin(range), end(range), to, std::ref(predicate));
-}
-
-template <class Range, class To, class Made>
-constexpr void transform(Range&& range, To to, Made made) {
-  std::transform(begin(range), end(range), to, std::ref(made));
 }
 
 template <class Range, class Value>

@@ -51,7 +51,7 @@ class SpreadCall {
       decode_->merge(states_->from_ranks(), states_->own_merged());
       states_->gather_merged();
     });
-    if (decode_->finish(states_->merged())) api::check_none_unfinished("attention", *problem_);
+    if (decode_->finish(states_->merged())) api::check_none_needs_repair("attention", *problem_);
   }
 
  private:

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_backward(): checks and lowers the call, chooses a kernel, and completes the gradients that it did
-// not finish.
-#include "api/complete_gradients.hpp"
+// attention_backward(): checks and lowers the call, chooses a kernel, and repairs what does not fit its type.
 #include "api/plan.hpp"
 #include "backend/backend.hpp"
 #include "call/make_problem.hpp"
+#include "cpu/drivers.hpp"
 #include "heed/version.hpp"
 #include "threads/pool.hpp"
 
@@ -16,8 +15,8 @@ void attention_backward(const Inputs& inputs, const Saved& saved, const Gradient
   GradientProblem problem = make_gradient_problem(inputs, saved, gradients, options);
   problem.forward.place = place;
   const threads::ForOneCall settings(options.threads, options.executor);
-  const UnfinishedGradients unfinished = choose(problem).backward(problem);
-  if (!unfinished.is_empty()) complete_gradients(problem, unfinished);
+  RepairMarks marks = choose(problem).backward(problem);
+  if (!marks.is_empty()) cpu::repair(problem, marks);
 }
 
 }  // namespace heed::api

@@ -25,8 +25,8 @@ void run(const Kernel&, const Problem&);
 void attention_backward(const Inputs&, const Saved&, const Gradients&, const Options&,
                         const std::optional<Place>& place);
 
-// Where the reference cannot have the keys of rows that a kernel did not finish: throws Error::value, which
-// names the first of them, if there are any. `name` is that of the call.
-void check_none_unfinished(const char* name, const Problem&);
+// Where there are no keys to repair rows with: throws Error::value, which names the first row that needs it,
+// if any does. `name` is that of the call.
+void check_none_needs_repair(const char* name, const Problem&);
 
 }  // namespace heed::api

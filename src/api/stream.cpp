@@ -5,16 +5,15 @@
 #include "api/plan.hpp"
 #include "backend/backend.hpp"
 #include "call/make_problem.hpp"
-#include "reference/row.hpp"
+#include "cpu/drivers.hpp"
 #include "threads/pool.hpp"
 
 namespace heed::api {
-void check_none_unfinished(const char* name, const Problem& p) {
-  const std::vector<reference::UnfinishedRow> unfinished = reference::unfinished_rows(p);
-  if (unfinished.empty()) return;
-  throw refusal(Error::value, name, ": numbers on the way to out(", unfinished[0].b, ", ", unfinished[0].h,
-                ", ", unfinished[0].i - p.first_query_here(), ") do not fit f32 or are none, as for ",
-                static_cast<std::int64_t>(unfinished.size()),
+void check_none_needs_repair(const char* name, const Problem& p) {
+  const std::vector<cpu::RowToRepair> rows = cpu::rows_to_repair(p);
+  if (rows.empty()) return;
+  throw refusal(Error::value, name, ": numbers on the way to out(", rows[0].b, ", ", rows[0].h, ", ",
+                rows[0].i - p.first_query_here(), ") do not fit f32 or are none, as for ", std::ssize(rows),
                 " rows in all; attention() over all keys at once computes them in 64 bits");
 }
 
@@ -64,9 +63,9 @@ void KeyStream::finish() {
   if (p.keys != unknown_keys && state_->keys != p.keys)
     throw refusal(Error::shape, "finish: ", state_->keys, " keys were added, not ", p.keys, ", as was said");
   const threads::ForOneCall settings(p.options.threads, p.options.executor);
-  const bool needs_reference = running.finish();
+  const bool needs_repair = running.finish();
   state_->running.reset();
-  if (needs_reference) check_none_unfinished("finish", p);
+  if (needs_repair) check_none_needs_repair("finish", p);
 }
 
 }  // namespace HEED_NAMESPACE

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device does for the rest of the library, which knows no other way to it: it attends, projects,
-// rotates, allocates, copies and merges. Arguments were checked, and lie in the device's memory where nothing
-// else is said.
+// What a device does for the rest of the library: it attends, projects, rotates, allocates, copies and merges.
+// Arguments were checked, and lie in the device's memory where nothing else is said.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,11 +20,11 @@
 namespace heed::problem {
 struct Problem;
 struct GradientProblem;
-struct UnfinishedGradients;
+struct RepairMarks;
 }  // namespace heed::problem
 
 namespace heed {
-using problem::GradientProblem, problem::Problem, problem::UnfinishedGradients;
+using problem::GradientProblem, problem::Problem, problem::RepairMarks;
 }
 
 namespace heed::backend {
@@ -70,10 +69,10 @@ struct Kernel {
   std::function<Reason()> unavailable{};            // why this machine cannot run it
   std::function<Reason(const Problem&)> refuses{};  // why it does not take this problem
 
-  // Returns whether it left rows unfinished, which are completed in 64 bits in the memory of the CPU (S13).
+  // Returns whether rows need repair, which the CPU does in its memory (S13).
   std::function<bool(const Problem&)> attend{};
   std::function<Reason(const GradientProblem&)> refuses_backward{};
-  std::function<UnfinishedGradients(const GradientProblem&)> backward{};
+  std::function<RepairMarks(const GradientProblem&)> backward{};
   // The problem's k and v have extents and no memory; it must outlive the stream.
   std::function<std::unique_ptr<Stream>(const Problem&)> begin_stream{};
   // The problem's sequences have the lengths of the whole, its cache holds a rank's part. It must outlive

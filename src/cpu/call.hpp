@@ -53,8 +53,8 @@ constexpr std::int64_t shared_header_floats = 16;
 struct Call : problem::KernelCall {
   SharedMask shared{};
   SharedBlocks blocks{};
-  // Set when a row came out as NaN or an infinity: the reference says what it is (S13).
-  unsigned char* needs_reference = nullptr;
+  // Set when a row came out as NaN or an infinity: repair says what it is (S13).
+  unsigned char* needs_repair = nullptr;
 };
 
 // y = x * W^T + b.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "backend/backend.hpp"
 #include "cpu/call.hpp"
@@ -38,8 +39,7 @@ Reason prefill_refuses(const Target&, const Problem&);
 Reason decode_refuses(const Target&, const Problem&);
 Reason gradient_refuses(const Target&, const GradientProblem&);
 
-// The drivers. A kernel returns whether it needs the reference:
-// where a row holds NaN or an infinity, or numbers on the way to it do not fit f32, every result that this
+// The drivers. A kernel returns whether rows need repair: where a row holds NaN or an infinity, or numbers on the way to it do not fit f32, every result that this
 // reaches is written as NaN or an infinity (S13).
 
 // prefill/driver.cpp: many rows. Keys and values are packed.
@@ -54,13 +54,26 @@ std::unique_ptr<Stream> begin_stream(const Target&, const Problem&);
 // decode/spread.cpp: the same over a cache whose chunks lie on several ranks.
 std::unique_ptr<SpreadDecode> begin_spread(const Target&, const Problem&, const Spread&);
 
-// backward/driver.cpp. What it leaves to the reference is not written.
-[[nodiscard]] UnfinishedGradients gradient(const Target&, const GradientProblem&);
+// backward/driver.cpp. What needs repair is not written, and marked.
+[[nodiscard]] RepairMarks gradient(const Target&, const GradientProblem&);
 
 // f64/driver.cpp: all of it in f64, few rows or many; gradient() above calls the second.
 Reason f64_refuses(const Problem&);
 [[nodiscard]] bool attend_f64(const Target&, const Problem&);
 void gradient_f64(const Target&, const GradientCall&);
+
+// f64/repair.cpp: repair (S13). Results that are NaN or infinite, of any type over plain keys and values, are
+// computed once more in f64, as the reference does; all others keep their bits.
+void repair(const Problem&);
+struct RowToRepair {
+  std::int64_t b, h, i;
+};
+// All of them but rows of NaN, for those that have no keys to repair them with.
+std::vector<RowToRepair> rows_to_repair(const Problem&);
+
+// backward/driver.cpp: the same of the gradients that are marked.
+void repair(const GradientProblem&, RepairMarks&);
+void repair(const GradientCall&);
 
 // arrays.cpp: other work on arrays. Results are rounded once to the type of what is written.
 void copy(const View& from, const MutableView& into);

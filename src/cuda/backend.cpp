@@ -485,7 +485,7 @@ bool run_on_stream(Role role, const Problem& p) {
   return false;
 }
 
-UnfinishedGradients run_on_stream(BackwardRole role, const GradientProblem& g) {
+RepairMarks run_on_stream(BackwardRole role, const GradientProblem& g) {
   const Current device(ordinal_of(g));
   const LoweredGradients lowered(g);
   const auto stream = static_cast<Stream>(g.forward.options.stream);

@@ -100,10 +100,11 @@ struct GradientProblem {
   Device device() const { return forward.device(); }
 };
 
-// What a kernel did not write because numbers on the way to it do not fit f32, or are none (S13): rows of q,
+// The gradients that need repair: a kernel did not write them, because numbers on the way do not fit its type
+// or are none (S13). Rows of q,
 // k and v by sequence, head and row, a sequence beginning at first_row or first_key; single elements of the
 // others. 0: it was written.
-struct UnfinishedGradients {
+struct RepairMarks {
   std::vector<std::int64_t> first_row{}, first_key{};
   std::vector<unsigned char> q{}, k{}, v{}, bias{}, sink{};
 
@@ -140,6 +141,6 @@ struct LoweredProblem {
 }  // namespace heed::problem
 
 namespace heed {
-using problem::BoolMask, problem::GradientProblem, problem::Problem, problem::UnfinishedGradients,
+using problem::BoolMask, problem::GradientProblem, problem::Problem, problem::RepairMarks,
     problem::unknown_keys;
 }

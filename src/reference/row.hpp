@@ -62,13 +62,4 @@ void write(const MutableView&, std::int64_t b, std::int64_t h, std::int64_t i, s
 // Every row, written to the problem's outputs: the kernel named "reference".
 void run(const Problem&);
 
-// A row of which a kernel left something: results that are NaN or infinite where they need not be.
-struct UnfinishedRow {
-  std::int64_t b, h, i;
-  bool only_out;  // its other results are numbers
-};
-std::vector<UnfinishedRow> unfinished_rows(const Problem&);
-// Writes those results, as the row has them; the others keep their bits.
-void complete(const Problem&, const UnfinishedRow&, const Row&);
-
 }  // namespace heed::reference

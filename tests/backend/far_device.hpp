@@ -133,7 +133,7 @@ class FarDevice : public Backend {
                    options.sink = near(options.sink);
                    attention_backward(here.inputs, {near(g.out), near(g.log_sum_exp)}, near(g.given),
                                       options);
-                   return UnfinishedGradients();
+                   return RepairMarks();
                  }}};
   }
 };

@@ -89,7 +89,7 @@ class SharedKeys : public testing::Test {
     call.q = {q.data(), {0, 0, dim, 1}}, call.k = {k.data(), {0, 0, dim, 1}},
     call.v = {v.data(), {0, 0, dim, 1}};
     call.sequences = &sequence;
-    call.needs_reference = &needs_reference;
+    call.needs_repair = &needs_repair;
     kept.resize(static_cast<std::size_t>(2 * Prefill<Packed>::block_floats(call)));
   }
 
@@ -110,7 +110,7 @@ class SharedKeys : public testing::Test {
   static constexpr std::int64_t queries = 40, keys = 300, dim = 6;
   std::vector<float> q = std::vector<float>(queries * dim), k = std::vector<float>(keys * dim), v = k, kept;
   Sequence sequence;
-  unsigned char needs_reference = 0;
+  unsigned char needs_repair = 0;
   Call call{};
 };
 
@@ -120,7 +120,7 @@ TEST_F(SharedKeys, are_packed_whole_by_the_first_task_and_read_by_the_next) {
   EXPECT_EQ(attend(0, 20), first);
   for (std::vector<float>* x : {&k, &v}) std::fill(x->begin(), x->end(), 1e30f);
   EXPECT_EQ(attend(20, 20), second) << "which sees keys that the first did not";
-  EXPECT_EQ(needs_reference, 0);
+  EXPECT_EQ(needs_repair, 0);
 }
 
 TEST_F(SharedKeys, stay_as_they_are_where_a_task_goes_through_its_keys_again_for_the_weights) {

@@ -143,8 +143,8 @@ class PairSteps {
       S::store(t.s + n, S::mul(S::load(t.s + n), S::load(factor + n)));
   }
 
-  // What is not seen is 0, whatever it was multiplied with. What is seen and bad is the reference's, and so
-  // is all that it reaches.
+  // What is not seen is 0, whatever it was multiplied with. What is seen and bad needs repair, and so does
+  // all that it reaches.
   void correct(const RowState* state, const KeyBlock<O>& keys, const Scores& p, const Scores& ds) const {
     const unsigned char* is_bad = keys.is_bad + (p.first_key - keys.packed.begin);
     for (std::int64_t j = 0; j < p.keys; ++j)
@@ -452,7 +452,7 @@ class Backward {
       for (std::int64_t r = 0; r < min(panel_rows, part.rows - row); ++r) {
         const Query q = query(part.first_row + row + r);
         if (!write_gradient<S>(row_of(g.q, q), transposed + r * dims, c.dim, {g.scale, g.accumulates}))
-          g.unfinished_row(q.b, q.h, q.i) = 1;
+          g.repair_mark(q.b, q.h, q.i) = 1;
       }
     }
   }
@@ -462,7 +462,7 @@ class Backward {
     const Tensor& to;
     std::int64_t dim;
     float factor;
-    unsigned char* unfinished;
+    unsigned char* marks;
     bool is_wanted;
     std::int64_t width;           // of a key's sums
     float* sums = nullptr;        // of one block of keys, or of all keys of the head
@@ -480,7 +480,7 @@ class Backward {
       const Row row = row_of(gradients.to, b, part.kv_head, c.sequences[b].first_key + j);
       float* const line = sums.line_of(gradients.block(begin), j - begin);
       if (!write_gradient<S>(row, line, gradients.dim, {gradients.factor, g.accumulates}))
-        gradients.unfinished[g.key(b, part.kv_head, j)] = 1;
+        gradients.marks[g.key(b, part.kv_head, j)] = 1;
     }
   }
 
@@ -495,8 +495,8 @@ class Backward {
               {head.key_blocks(task), task.is_shared ? head_memory : memory}, memory),
         dims(pairs.products.qk.dims),
         // fault: gradient-without-scale
-        dk{g.k, c.dim, g.scale, g.unfinished_k, part.of_keys && g.k.data, pairs.products.dk.dims},
-        dv{g.v, c.value_dim, 1.0f, g.unfinished_v, part.of_keys && g.v.data, pairs.products.dv.dims} {
+        dk{g.k, c.dim, g.scale, g.repair_k, part.of_keys && g.k.data, pairs.products.dk.dims},
+        dv{g.v, c.value_dim, 1.0f, g.repair_v, part.of_keys && g.v.data, pairs.products.dv.dims} {
     transposed = memory.cut(part.of_rows ? panel_rows * dims : 0);
     const std::int64_t rows = part.is_shared ? head.rows : part.rows;
     dq = head_memory.cut(part.of_rows ? panels_of(rows) * panel_rows * dims : 0);

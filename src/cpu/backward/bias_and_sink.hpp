@@ -22,7 +22,7 @@ struct Sharing {
 template <Vector S>
 inline void write_element(const GradientCall& g, const SharedGradient& to, const Row& row, std::int64_t at,
                           float x) {
-  if (!write_gradient<S>(row, &x, 1, {1.0f, g.accumulates})) to.unfinished[at] = 1;
+  if (!write_gradient<S>(row, &x, 1, {1.0f, g.accumulates})) to.marks[at] = 1;
 }
 
 template <GradientOperands O>
@@ -169,7 +169,7 @@ class SinkGradient {
       delta += chain;
     }
     const float sink = sink_of(c, q) * log2_e, base = lse * log2_e;
-    // An infinity of base 2 that is none in natural numbers, and a weight beyond 1, are the reference's.
+    // An infinity of base 2 that is none in natural numbers, and a weight beyond 1, need repair.
     const bool is_good = base < 0x1p126f && base > -0x1p126f && (sink == minus_infinity || is_finite(sink)) &&
                          sink - base < 64;
     const float weight = is_good ? one_exp2<S>(sink - base) : __builtin_nanf("");

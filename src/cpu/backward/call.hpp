@@ -18,7 +18,7 @@ constexpr std::int64_t gradient_rows = 96;
 struct SharedGradient {
   Tensor tensor;  // a stride of 0 along every axis of extent 1
   std::int64_t batch = 0, heads = 0, length = 0, dim = 0;
-  unsigned char* unfinished = nullptr;  // by element, row after row
+  unsigned char* marks = nullptr;  // by element, row after row
 
   std::int64_t element(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     const std::int64_t head = (batch == 1 ? 0 : b) * heads + (heads == 1 ? 0 : h);
@@ -35,13 +35,13 @@ struct GradientCall {
   bool accumulates = false;
   bool is_packed = false;
 
-  // Marks of rows of q, k or v that the reference must compute (S13): nothing was written to them. By
+  // Marks of rows of q, k or v that need repair (S13): nothing was written to them. By
   // sequence, head and row; a sequence begins at first_row or first_key.
-  unsigned char *unfinished_q = nullptr, *unfinished_k = nullptr, *unfinished_v = nullptr;
+  unsigned char *repair_q = nullptr, *repair_k = nullptr, *repair_v = nullptr;
   const std::int64_t *first_row = nullptr, *first_key = nullptr;
 
-  unsigned char& unfinished_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
-    return unfinished_q[first_row[b] + h * forward.sequences[b].queries + i];
+  unsigned char& repair_mark(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return repair_q[first_row[b] + h * forward.sequences[b].queries + i];
   }
   std::int64_t key(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
     return first_key[b] + kv_head * forward.sequences[b].keys + j;

@@ -14,50 +14,50 @@ namespace heed::cpu {
 namespace {
 
 SharedGradient shared(const std::optional<MutableView>& lowered, const std::optional<MutableView>& given,
-                      unsigned char* unfinished) {
+                      unsigned char* marks) {
   if (!given) return {};
   const Shape& own = given->shape;
-  return {lower(View(*lowered)), own.batch, own.heads, own.length, own.dim, unfinished};
+  return {lower(View(*lowered)), own.batch, own.heads, own.length, own.dim, marks};
 }
 
 // Nothing is marked yet.
-UnfinishedGradients unmarked(const GradientProblem& g) {
+RepairMarks unmarked(const GradientProblem& g) {
   const Problem& p = g.forward;
-  UnfinishedGradients unfinished;
+  RepairMarks marks;
   std::int64_t rows = 0, keys = 0;
   for (const Sequence& s : p.sequences) {
-    unfinished.first_row.push_back(rows), unfinished.first_key.push_back(keys);
+    marks.first_row.push_back(rows), marks.first_key.push_back(keys);
     rows += p.heads * s.queries, keys += p.kv_heads * s.keys;
   }
   const auto resize = [](std::vector<unsigned char>& x, const std::optional<MutableView>& of,
                          std::int64_t n) {
     if (of) x.resize(static_cast<std::size_t>(n));
   };
-  resize(unfinished.q, g.q, rows);
-  resize(unfinished.k, g.k, keys);
-  resize(unfinished.v, g.v, keys);
-  resize(unfinished.bias, g.bias, g.bias ? g.given.bias->shape.elements() : 0);
-  resize(unfinished.sink, g.sink, g.sink ? g.given.sink->shape.elements() : 0);
-  return unfinished;
+  resize(marks.q, g.q, rows);
+  resize(marks.k, g.k, keys);
+  resize(marks.v, g.v, keys);
+  resize(marks.bias, g.bias, g.bias ? g.given.bias->shape.elements() : 0);
+  resize(marks.sink, g.sink, g.sink ? g.given.sink->shape.elements() : 0);
+  return marks;
 }
 
-GradientCall lower_gradients(const GradientProblem& g, const Call& forward, UnfinishedGradients& unfinished) {
+GradientCall lower_gradients(const GradientProblem& g, const Call& forward, RepairMarks& marks) {
   return {.forward = forward,
           .out_gradient = lower(g.out_gradient),
           .log_sum_exp_gradient = lower_if_given(g.log_sum_exp_gradient),
           .q = lower_if_given(g.q),
           .k = lower_if_given(g.k),
           .v = lower_if_given(g.v),
-          .bias = shared(g.bias, g.given.bias, unfinished.bias.data()),
-          .sink = shared(g.sink, g.given.sink, unfinished.sink.data()),
+          .bias = shared(g.bias, g.given.bias, marks.bias.data()),
+          .sink = shared(g.sink, g.given.sink, marks.sink.data()),
           .scale = g.forward.scale(),
           .accumulates = g.given.accumulate,
           .is_packed = !g.forward.inputs.query_starts.empty(),
-          .unfinished_q = unfinished.q.data(),
-          .unfinished_k = unfinished.k.data(),
-          .unfinished_v = unfinished.v.data(),
-          .first_row = unfinished.first_row.data(),
-          .first_key = unfinished.first_key.data()};
+          .repair_q = marks.q.data(),
+          .repair_k = marks.k.data(),
+          .repair_v = marks.v.data(),
+          .first_row = marks.first_row.data(),
+          .first_key = marks.first_key.data()};
 }
 
 // Sums of dQ that one KV head may have, in floats: with more, rows had better be tasks of their own.
@@ -336,21 +336,26 @@ void clear_padding(const GradientProblem& g) {
 
 }  // namespace
 
-UnfinishedGradients gradient(const Target& target, const GradientProblem& problem) {
-  UnfinishedGradients unfinished = unmarked(problem);
+RepairMarks gradient(const Target& target, const GradientProblem& problem) {
+  RepairMarks marks = unmarked(problem);
   // Weights are measured against log-sum-exps, in base 2.
   const Problem& forward = problem.forward;
   const LoweredCall lowered(forward, softmax::gradient_scaling_of(forward.scale(), forward.cap()));
-  const GradientCall g = lower_gradients(problem, lowered.call, unfinished);
+  const GradientCall g = lower_gradients(problem, lowered.call, marks);
   clear_padding(problem);
   if (forward.inputs.q.dtype == DType::f64) {
     gradient_f64(target, g);
-    return unfinished;
+    return marks;
   }
   if (g.forward.kv_heads > 0) run_parts(target, g);
   if (g.bias.tensor.data) run_bias(target, g);
   if (g.sink.tensor.data) run_sink(target, g);
-  return unfinished;
+  return marks;
+}
+
+void repair(const GradientProblem& problem, RepairMarks& marks) {
+  const LoweredCall lowered(problem.forward);
+  repair(lower_gradients(problem, lowered.call, marks));
 }
 
 }  // namespace heed::cpu

@@ -354,7 +354,7 @@ class Decode {
       write_out(row_of(c.out, n), total.out + r * at.dims, c.value_dim, factor);
       if (c.weights.data) finish_weights(n, end);
     }
-    if (!write_out.wrote_only_numbers()) leave_to_reference(c);  // fault: overflow-unnoticed-in-decode
+    if (!write_out.wrote_only_numbers()) ask_for_repair(c);  // fault: overflow-unnoticed-in-decode
   }
 
  private:

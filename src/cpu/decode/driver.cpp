@@ -82,14 +82,14 @@ bool decode(const Target& target, const Problem& problem) {
     target.decode(c, rows, chunk, slot[scratch], state);
     if (chunks == 1) target.decode_finish(c, rows, 1, slot[scratch], state);
   });
-  if (!cut.merges()) return lowered.needs_reference != 0;
+  if (!cut.merges()) return lowered.needs_repair != 0;
   share_out_runs(std::ssize(tasks), products(c) / chunk_keys, [&](std::int64_t n) {
     const KeyTask& first = tasks[static_cast<std::size_t>(n)];
     if (first.chunks < 2) return;
     const TaskMemory::Slot slot(memory);
     target.decode_finish(c, first.rows, first.chunks, slot[scratch], states + n * state_floats);
   });
-  return lowered.needs_reference != 0;
+  return lowered.needs_repair != 0;
 }
 
 }  // namespace heed::cpu

@@ -91,7 +91,7 @@ class ChunkSpread final : public SpreadDecode {
       unpack(others[n].state, partial);
       target_.decode_finish(lowered_.call, *others[n].rows, 1, scratch, partial);
     });
-    return lowered_.needs_reference != 0;
+    return lowered_.needs_repair != 0;
   }
 
  private:

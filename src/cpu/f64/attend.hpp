@@ -17,17 +17,16 @@ constexpr double f64_minus_infinity = -__builtin_inf();
 
 inline bool is_number(double x) { return __builtin_isfinite(x); }
 
-// Elements of tensors beside q, k and v: f64, or f32.
+// Elements of any type.
 inline double f64_read(const Tensor& t, std::int64_t element) {
   return t.type == Type::f64 ? static_cast<const double*>(t.data)[element]
-                             : static_cast<double>(static_cast<const float*>(t.data)[element]);
+                             : static_cast<double>(read({t.data, element, 1, t.type}, 0));
 }
 inline void f64_write(const Tensor& t, std::int64_t element, double x) {
-  void* const data = const_cast<void*>(t.data);
   if (t.type == Type::f64)
-    static_cast<double*>(data)[element] = x;
+    static_cast<double*>(const_cast<void*>(t.data))[element] = x;
   else
-    static_cast<float*>(data)[element] = static_cast<float>(x);
+    write({t.data, element, 1, t.type}, 0, static_cast<float>(x));
 }
 inline std::int64_t f64_element(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t i,
                                 std::int64_t d) {
@@ -56,15 +55,16 @@ struct F64Query {
     return true;
   }
 
-  // ALiBi and the bias; -inf where the bias hides the key.
-  double added(std::int64_t j) const {
-    double sum = 0;
+  // With ALiBi and the bias; -inf where the bias hides the key.
+  double finished(double score, std::int64_t j) const {
     if (c.alibi.of_heads) {
       const std::int64_t own = i + (c.alibi.queries_are_last ? s.keys - s.queries : 0);
       const auto distance = static_cast<float>(own < j ? j - own : own - j);
-      sum = static_cast<double>(-c.alibi.of_heads[b * c.alibi.step + h] * distance);
+      score += static_cast<double>(-c.alibi.of_heads[b * c.alibi.step + h] * distance);
     }
-    return c.bias.data ? sum + f64_read(c.bias, f64_element(c.bias, b, h, s.first_query + i, j)) : sum;
+    if (!c.bias.data) return score;
+    const double bias = f64_read(c.bias, f64_element(c.bias, b, h, s.first_query + i, j));
+    return bias == f64_minus_infinity ? bias : score + bias;
   }
 
  private:
@@ -86,12 +86,18 @@ struct F64Keys {
   std::int64_t first, count;
 };
 
+inline F64Factor transposed(const F64Factor& x) { return {x.data, x.term, x.column}; }
+
 enum class Writing : std::uint8_t { nothing, scores };
 
+// Whether a result is what a kernel leaves where it could not finish: -inf is also a hidden key's score.
+inline bool is_left(double x, bool may_be_hidden) {
+  return !is_number(x) && !(may_be_hidden && x == f64_minus_infinity);
+}
+
 // The queries of a panel, and the scores of a block of keys.
-template <Vector S>
+template <class D>
 struct F64Scores {
-  using D = Doubles<S>;
   using F = typename D::F;
 
   const Call& c;
@@ -115,8 +121,9 @@ struct F64Scores {
     transpose(c.q, c.dim, q);
   }
 
-  F64Query query(std::int64_t row) const {
-    return {c, s, panel.batch_entry, panel.head, panel.first_query + row};
+  F64Query query(std::int64_t r) const {
+    const F64Row row = panel.row(r);
+    return {c, s, panel.batch_entry, row.head, row.query};
   }
 
   // A tensor's rows of these queries, (dim, width); 0 for rows of no query.
@@ -127,19 +134,21 @@ struct F64Scores {
   double element(const Tensor& t, std::int64_t row, std::int64_t d) const {
     return f64_read(t, place(t, row, d));
   }
-  std::int64_t place(const Tensor& t, std::int64_t row, std::int64_t d) const {
-    return f64_element(t, panel.batch_entry, panel.head, s.first_query + panel.first_query + row, d);
+  std::int64_t place(const Tensor& t, std::int64_t r, std::int64_t d) const {
+    const F64Row row = panel.row(r);
+    return f64_element(t, panel.batch_entry, row.head, s.first_query + row.query, d);
   }
 
-  // The rows of k or v from a key on.
-  F64Factor keys_of(const Tensor& t, std::int64_t first) const {
-    const std::int64_t e = f64_element(t, panel.batch_entry, c.kv_head(panel.head), s.first_key + first, 0);
-    return {static_cast<const double*>(t.data) + e, t.stride.length, t.stride.dim};
-  }
-  // The same transposed.
-  F64Factor dims_of(const Tensor& t, std::int64_t first) const {
-    const F64Factor rows = keys_of(t, first);
-    return {rows.data, rows.term, rows.column};
+  // Rows of k or v: where they lie, which is in f64; for repair a copy.
+  F64Factor keys_of(const Tensor& t, const F64Keys& keys, std::int64_t dim, double* copy) const {
+    const std::int64_t e =
+        f64_element(t, panel.batch_entry, c.kv_head(panel.head), s.first_key + keys.first, 0);
+    if constexpr (!D::repairs)
+      return {static_cast<const double*>(t.data) + e, t.stride.length, t.stride.dim};
+    for (std::int64_t n = 0; n < keys.count; ++n)
+      for (std::int64_t d = 0; d < dim; ++d)
+        copy[n * dim + d] = f64_read(t, e + n * t.stride.length + d * t.stride.dim);
+    return {copy, dim, 1};
   }
 
   bool sees_any(const F64Keys& keys) const {
@@ -147,16 +156,22 @@ struct F64Scores {
   }
 
   // s(key, row), -inf where a key is not seen; with a softcap also t / cap, of which the slope is made.
-  void compute(const F64Keys& keys, Writing writing, double* scores, double* capped = nullptr) const {
-    multiply<D>({q, width, keys_of(c.k, keys.first), keys.count, c.dim, scores}, Sums::begin);
+  void compute(const F64Keys& keys, const F64Factor& k, Writing writing, double* scores,
+               double* capped = nullptr) const {
+    multiply<D>({q, width, k, keys.count, c.dim, scores}, Sums::begin);
     const std::int64_t count = keys.count * width;
-    for (std::int64_t n = 0; n < count; n += D::lanes) D::store(scores + n, D::load(scores + n) * c.scale);
+    for (std::int64_t n = 0; n < count; n += D::lanes) {
+      const F product = D::load(scores + n);
+      // Fused sums that overflow may be infinite where rounded ones are NaN: repair says which.
+      const F known = D::repairs ? product : (product - product == F{} ? product : D::fill(__builtin_nan("")));
+      D::store(scores + n, known * c.scale);
+    }
     write_at(ScoreStage::raw, keys, writing, scores);
     if (c.cap != 0)
       for (std::int64_t n = 0; n < count; ++n) {
         const double t = __builtin_tanh(scores[n] / c.cap);
         scores[n] = c.cap * t;
-        if (capped) capped[n] = t;
+        if (capped) capped[n] = D::repairs ? scores[n] / c.cap : t;
       }
     write_at(ScoreStage::softcapped, keys, writing, scores);
     for (std::int64_t r = 0; r < panel.queries; ++r) finish_row(query(r), keys, scores + r);
@@ -164,9 +179,10 @@ struct F64Scores {
   }
 
   // Whether dropout keeps the weight of a key.
-  bool keeps(std::int64_t row, std::int64_t j) const {
-    const std::int64_t head = panel.batch_entry * c.all_heads + c.first_head + panel.head;
-    const softmax::Words words = softmax::dropout_words(c.seed, head, panel.first_query + row, j / 4);
+  bool keeps(std::int64_t r, std::int64_t j) const {
+    const F64Row row = panel.row(r);
+    const std::int64_t head = panel.batch_entry * c.all_heads + c.first_head + row.head;
+    const softmax::Words words = softmax::dropout_words(c.seed, head, row.query, j / 4);
     return words.word[j % 4] >= c.drop_below;
   }
   double keep_scale() const { return 1 / (1.0 - c.drop_probability); }
@@ -179,12 +195,10 @@ struct F64Scores {
     for (std::int64_t n = 0; n < keys.count; ++n) {
       double& score = scores[n * width];
       const std::int64_t j = keys.first + n;
-      if (!(is_only_band ? row.is_in_band(j) : row.sees(j))) {
+      if (!(is_only_band ? row.is_in_band(j) : row.sees(j)))
         score = f64_minus_infinity;
-      } else if (adds) {
-        const double more = row.added(j);
-        score = more == f64_minus_infinity ? more : score + more;
-      }
+      else if (adds)
+        score = row.finished(score, j);
     }
   }
 
@@ -193,8 +207,11 @@ struct F64Scores {
     for (std::int64_t r = 0; r < panel.queries; ++r)
       for (std::int64_t n = 0; n < keys.count; ++n) {
         const double score = scores[n * width + r];
-        f64_write(c.scores, place(c.scores, r, keys.first + n), score);
-        if (!is_number(score) && score != f64_minus_infinity) leave_to_reference(c);
+        const std::int64_t e = place(c.scores, r, keys.first + n);
+        const bool may_be_hidden = c.stage == ScoreStage::biased;
+        if (D::repairs && !is_left(f64_read(c.scores, e), may_be_hidden)) continue;
+        f64_write(c.scores, e, score);
+        if (is_left(score, may_be_hidden)) ask_for_repair(c);
       }
   }
 };
@@ -206,13 +223,13 @@ class F64Attend {
 
  public:
   static std::int64_t doubles(const Call& c) {
-    return F64Scores<S>::doubles(c) + (f64_block_keys + c.value_dim + 3) * f64_panel_rows;
+    return F64Scores<D>::doubles(c) + (f64_block_keys + c.value_dim + 3) * f64_panel_rows;
   }
 
   F64Attend(const Call& call, const F64Panel& at, double* memory)
       : c(call),
         rows(call, at, memory),
-        p(memory + F64Scores<S>::doubles(call)),
+        p(memory + F64Scores<D>::doubles(call)),
         out(p + f64_block_keys * f64_panel_rows),
         max(out + call.value_dim * f64_panel_rows),
         sum(max + f64_panel_rows),
@@ -226,7 +243,7 @@ class F64Attend {
     for_each_block(writes_scores ? rows.s.keys : rows.end, [&](const F64Keys& keys) {
       const bool is_seen = rows.sees_any(keys);
       if (!writes_scores && !is_seen) return;
-      rows.compute(keys, Writing::scores, p);
+      rows.compute(keys, rows.keys_of(c.k, keys, c.dim, nullptr), Writing::scores, p);
       if (is_seen) add({keys.first, min(keys.count, rows.end - keys.first)});
     });
     add_sink();
@@ -272,7 +289,8 @@ class F64Attend {
       for (std::int64_t d = 0; d < c.value_dim; ++d)
         for (std::int64_t w = 0; w < width; w += D::lanes)
           D::store(out + d * width + w, D::load(out + d * width + w) * D::load(factor + w));
-    multiply<D>({p, width, rows.dims_of(c.v, keys.first), c.value_dim, keys.count, out}, Sums::go_on);
+    const F64Factor v = rows.keys_of(c.v, keys, c.value_dim, nullptr);
+    multiply<D>({p, width, transposed(v), c.value_dim, keys.count, out}, Sums::go_on);
   }
 
   void drop(const F64Keys& keys) {
@@ -309,7 +327,7 @@ class F64Attend {
       }
       const double lse = sees_none ? max[r] : max[r] + __builtin_log(sum[r]);
       if (c.log_sum_exp.data) f64_write(c.log_sum_exp, rows.place(c.log_sum_exp, r, 0), lse);
-      if (!is_finished || __builtin_isnan(lse)) leave_to_reference(c);
+      if (!is_finished || __builtin_isnan(lse)) ask_for_repair(c);
     }
   }
 
@@ -318,7 +336,8 @@ class F64Attend {
     for_each_block(c.keys, [&](const F64Keys& keys) {
       const std::int64_t known = min(keys.count, rows.s.keys - keys.first);
       const bool is_seen = known > 0 && rows.sees_any(keys);
-      if (is_seen) rows.compute({keys.first, known}, Writing::nothing, p);
+      if (is_seen)
+        rows.compute({keys.first, known}, rows.keys_of(c.k, keys, c.dim, nullptr), Writing::nothing, p);
       for (std::int64_t r = 0; r < rows.panel.queries; ++r)
         for (std::int64_t n = 0; n < keys.count; ++n) {
           const double score = is_seen && n < known ? p[n * rows.width + r] : f64_minus_infinity;
@@ -330,7 +349,7 @@ class F64Attend {
     if (score == f64_minus_infinity || sum[r] == 0) return 0;
     double x = __builtin_exp(score - max[r]) / sum[r];
     if (c.drop_probability > 0) x *= rows.keeps(r, j) ? rows.keep_scale() : 0;
-    if (!is_number(x)) leave_to_reference(c);
+    if (!is_number(x)) ask_for_repair(c);
     return x;
   }
 
@@ -343,7 +362,7 @@ class F64Attend {
   }
 
   const Call& c;
-  F64Scores<S> rows;
+  F64Scores<D> rows;
   double *const p, *const out, *const max, *const sum, *const factor;
 };
 

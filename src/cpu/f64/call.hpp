@@ -12,10 +12,17 @@ namespace heed::cpu {
 constexpr std::int64_t f64_block_keys = 64;
 constexpr std::int64_t f64_panel_rows = 32;
 
-// Some queries of one head.
+struct F64Row {
+  std::int64_t head, query;
+};
+
+// Some queries of one head, one after another; or any that read one KV head, in the order of their numbers.
 struct F64Panel {
   std::int64_t batch_entry, head;
   std::int64_t first_query, queries;
+  const F64Row* rows = nullptr;  // the second
+
+  F64Row row(std::int64_t r) const { return rows ? rows[r] : F64Row{head, first_query + r}; }
 };
 
 // Gradients: a cell has some panels of a KV head, numbered query head after query head, and some of its keys.
@@ -71,11 +78,15 @@ struct F64Kernels {
   void (*bias_gradient)(const GradientCall&, const F64BiasPart&, double* scratch, double* sums) = nullptr;
   void (*sink_gradient)(const GradientCall&, std::int64_t batch_entry, std::int64_t head,
                         double* scratch) = nullptr;
+};
 
-  // Sums with the bits of a plain loop over the terms, for widths that are a multiple of 8. The first adds to
-  // what is in c; the second is of numbers that f32 holds, and writes c.
-  void (*add_products)(const F64Product&) = nullptr;
-  void (*multiply_floats)(const F64Product&) = nullptr;
+// The same, of what another kernel could not finish (S13): only results that are not finite, and gradients
+// that are marked, are written.
+struct F64Repairs {
+  bool (*is_left)(const Call&, std::int64_t batch_entry, const F64Row&) = nullptr;  // of the row's results
+  std::int64_t (*row_doubles)(const Call&, std::int64_t keys) = nullptr;  // scratch of one task
+  void (*rows)(const Call&, const F64Panel&, double* scratch) = nullptr;
+  F64Kernels gradients{};
 };
 
 }  // namespace heed::cpu

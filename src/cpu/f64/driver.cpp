@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpu/drivers.hpp"
+#include "cpu/f64/elements.hpp"
 #include "cpu/schedule/tasks.hpp"
 #include "threads/waves.hpp"
 
@@ -30,13 +31,16 @@ struct Cells {
   std::vector<float> times{};
 };
 
-Cells cells_of(const Call& c) {
+// Of the KV heads that takes(batch entry, KV head) says.
+template <class Takes>
+Cells cells_of(const Call& c, const Takes& takes) {
   Cells cells;
   for (std::int64_t b = 0; b < c.batch; ++b) {
     const std::int64_t keys = c.sequences[b].key_count,
                        panels = c.group() * ((c.sequences[b].queries + f64_panel_rows - 1) / f64_panel_rows);
     if (keys == 0 || panels == 0) continue;
     for (std::int64_t kv_head = 0; kv_head < c.kv_heads; ++kv_head) {
+      if (!takes(b, kv_head)) continue;
       cells.grids.push_back({(panels - 1) / f64_cell_panels + 1, (keys - 1) / f64_cell_keys + 1});
       for (std::int64_t n = 0; n < panels; n += f64_cell_panels)
         for (std::int64_t j = 0; j < keys; j += f64_cell_keys) {
@@ -60,67 +64,83 @@ void run_cells(const Cells& cells, double multiplications, const Body& body) {
   });
 }
 
+// Whether a call computes gradients for the first time, and marks what is not finite (S13), or once more what
+// is marked, and writes it as it is.
+enum class Pass : std::uint8_t { first, repair };
+
 // A gradient that is written: rounded once, to its type, and added to what is there where the call says so.
 struct Written {
   const Tensor& to;
   bool accumulates;
+  Pass pass;
 
+  // Whether these sums are written, of which this is the mark.
+  bool takes(std::span<const double> sums, unsigned char& mark) const {
+    if (pass == Pass::repair) return mark != 0;
+    if (std::ranges::any_of(sums, [](double x) { return !std::isfinite(x); })) mark = 1;
+    return mark == 0;
+  }
   void put(const Shape& at, double x) const {
     const TensorStrides& by = to.stride;
     const std::int64_t e =
         at.batch * by.batch + at.heads * by.heads + at.length * by.length + at.dim * by.dim;
-    void* const data = const_cast<void*>(to.data);
-    to.type == Type::f64 ? set(static_cast<double*>(data)[e], x) : set(static_cast<float*>(data)[e], x);
+    write_element(to, e, accumulates ? read_element(to, e) + x : pass == Pass::repair ? 0 + x : x);
   }
-
- private:
-  template <class T>
-  void set(T& number, double x) const {
-    number = static_cast<T>(accumulates ? static_cast<double>(number) + x : x);
+  // The sums of a row of q, k or v, times a factor.
+  void put_row(std::span<const double> sums, double factor, Shape at, unsigned char& mark) const {
+    if (!takes(sums, mark)) return;
+    for (at.dim = 0; at.dim < std::ssize(sums); ++at.dim)
+      put(at, factor * sums[static_cast<std::size_t>(at.dim)]);
   }
 };
 
-// The sums of a row of q, k or v, times a factor. Where one is no number, the reference says what it is
-// (S13).
-void write_row(std::span<const double> sums, double factor, Shape at, const Written& to,
-               unsigned char& unfinished) {
-  if (std::ranges::any_of(sums, [](double x) { return !std::isfinite(x); })) {
-    unfinished = 1;
-    return;
-  }
-  for (at.dim = 0; at.dim < std::ssize(sums); ++at.dim)
-    to.put(at, factor * sums[static_cast<std::size_t>(at.dim)]);
-}
-
-void write_rows(const GradientCall& g, const F64Sums& sums) {
+void write_rows(const GradientCall& g, const F64Sums& sums, Pass pass) {
   const Call& c = g.forward;
   const auto dim = static_cast<std::size_t>(c.dim), value_dim = static_cast<std::size_t>(c.value_dim);
-  const Written q{g.q, g.accumulates}, k{g.k, g.accumulates}, v{g.v, g.accumulates};
+  const Written q{g.q, g.accumulates, pass}, k{g.k, g.accumulates, pass}, v{g.v, g.accumulates, pass};
   share_out(c.batch * std::max(c.heads, c.kv_heads), products(c), [&](std::int64_t n) {
     const std::int64_t b = n % c.batch, h = n / c.batch;
     const Sequence& s = c.sequences[b];
     for (std::int64_t i = 0; sums.q && h < c.heads && i < s.queries; ++i) {
       const std::int64_t row = g.first_row[b] + h * s.queries + i;
-      write_row({sums.q + row * c.dim, dim}, c.scale, {b, h, s.first_query + i, 0}, q, g.unfinished_q[row]);
+      q.put_row({sums.q + row * c.dim, dim}, c.scale, {b, h, s.first_query + i, 0}, g.repair_q[row]);
     }
     for (std::int64_t j = 0; h < c.kv_heads && j < s.keys; ++j) {
       const std::int64_t key = g.key(b, h, j);
       const Shape at{b, h, s.first_key + j, 0};
-      if (sums.k) write_row({sums.k + key * sums.k_width, dim}, c.scale, at, k, g.unfinished_k[key]);
-      if (sums.v) write_row({sums.v + key * sums.v_width, value_dim}, 1, at, v, g.unfinished_v[key]);
+      if (sums.k) k.put_row({sums.k + key * sums.k_width, dim}, c.scale, at, g.repair_k[key]);
+      if (sums.v) v.put_row({sums.v + key * sums.v_width, value_dim}, 1, at, g.repair_v[key]);
     }
   });
 }
 
+bool any(const unsigned char* marks, std::int64_t count) {
+  return marks && std::any_of(marks, marks + count, [](unsigned char mark) { return mark != 0; });
+}
+
+// Whether a row that reads the KV head is marked, or one of its keys.
+bool is_marked(const GradientCall& g, std::int64_t b, std::int64_t kv_head) {
+  const Call& c = g.forward;
+  const Sequence& s = c.sequences[b];
+  const std::int64_t key = g.key(b, kv_head, 0);
+  if ((g.k.data && any(g.repair_k + key, s.keys)) || (g.v.data && any(g.repair_v + key, s.keys)))
+    return true;
+  for (std::int64_t n = 0; g.q.data && n < c.group(); ++n)
+    if (any(g.repair_q + g.first_row[b] + c.head(kv_head, n) * s.queries, s.queries)) return true;
+  return false;
+}
+
 std::int64_t whole(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-void run_rows(const F64Kernels& kernels, const GradientCall& g) {
+void run_rows(const F64Kernels& kernels, const GradientCall& g, Pass pass) {
   const Call& c = g.forward;
   std::int64_t rows = 0, keys = 0;
   for (std::int64_t b = 0; b < c.batch; ++b)
     rows += c.heads * c.sequences[b].queries, keys += c.kv_heads * c.sequences[b].keys;
   F64Sums sums{.k_width = whole(c.dim, kernels.lanes), .v_width = whole(c.value_dim, kernels.lanes)};
-  const Cells cells = cells_of(c);
+  const Cells cells = cells_of(c, [&](std::int64_t b, std::int64_t kv_head) {
+    return pass == Pass::first || is_marked(g, b, kv_head);
+  });
   Layout layout;
   const auto share = [&layout](const Tensor& wanted, std::int64_t count) {
     return layout.share<double>(wanted.data ? static_cast<std::size_t>(count) : 0);
@@ -141,7 +161,7 @@ void run_rows(const F64Kernels& kernels, const GradientCall& g) {
       const TaskMemory::Slot slot(memory);
       kernels.gradient(g, cell, sums, slot[scratch]);
     });
-  write_rows(g, sums);
+  write_rows(g, sums, pass);
 }
 
 // The rows of a bias's gradient: those of a batch entry, or of a packed sequence.
@@ -163,8 +183,9 @@ std::vector<F64BiasPart> bias_parts(const GradientCall& g) {
   return parts;
 }
 
-void run_bias(const F64Kernels& kernels, const GradientCall& g) {
+void run_bias(const F64Kernels& kernels, const GradientCall& g, Pass pass) {
   const SharedGradient& bias = g.bias;
+  if (pass == Pass::repair && !any(bias.marks, bias.batch * bias.heads * bias.length * bias.dim)) return;
   const std::vector<F64BiasPart> parts = bias_parts(g);
   if (parts.empty()) return;
   const std::int64_t max_rows = std::min(f64_panel_rows, bias.length);
@@ -181,12 +202,11 @@ void run_bias(const F64Kernels& kernels, const GradientCall& g) {
     const BiasRows rows = bias_rows(g, part.batch_entry);
     Shape at{part.batch_entry, part.head, rows.first + part.first_row, 0};
     const std::int64_t end = at.length + std::min(max_rows, rows.count - part.first_row);
+    const Written written{bias.tensor, g.accumulates, pass};
     for (; at.length < end; ++at.length)
       for (at.dim = 0; at.dim < bias.dim; ++at.dim, ++sum)
-        if (std::isfinite(*sum))
-          Written{bias.tensor, g.accumulates}.put(at, *sum);
-        else
-          bias.unfinished[bias.element(at.batch, at.heads, at.length, at.dim)] = 1;
+        if (written.takes({sum, 1}, bias.marks[bias.element(at.batch, at.heads, at.length, at.dim)]))
+          written.put(at, *sum);
   });
 }
 
@@ -200,6 +220,12 @@ void run_sink(const F64Kernels& kernels, const GradientCall& g) {
     const TaskMemory::Slot slot(memory);
     kernels.sink_gradient(g, n / g.sink.heads, n % g.sink.heads, slot[scratch]);
   });
+}
+
+void run(const F64Kernels& kernels, const GradientCall& g, Pass pass) {
+  if (g.q.data || g.k.data || g.v.data) run_rows(kernels, g, pass);
+  if (g.bias.tensor.data) run_bias(kernels, g, pass);
+  if (g.sink.tensor.data) run_sink(kernels, g);
 }
 
 }  // namespace
@@ -221,13 +247,11 @@ bool attend_f64(const Target& target, const Problem& problem) {
     const TaskMemory::Slot slot(memory);
     target.f64.attend(c, panels[static_cast<std::size_t>(n)], slot[scratch]);
   });
-  return lowered.needs_reference != 0;
+  return lowered.needs_repair != 0;
 }
 
-void gradient_f64(const Target& target, const GradientCall& g) {
-  if (g.q.data || g.k.data || g.v.data) run_rows(target.f64, g);
-  if (g.bias.tensor.data) run_bias(target.f64, g);
-  if (g.sink.tensor.data) run_sink(target.f64, g);
-}
+void gradient_f64(const Target& target, const GradientCall& g) { run(target.f64, g, Pass::first); }
+
+void repair(const GradientCall& g) { run(best_target().repairs.gradients, g, Pass::repair); }
 
 }  // namespace heed::cpu

@@ -26,6 +26,7 @@ struct VectorOf {
 template <Vector S>
 struct Doubles {
   static constexpr int lanes = S::lanes > 1 ? S::lanes / 2 : 1;
+  static constexpr bool repairs = false;
   // A tile of a product: with 32 registers 24 sums, four vectors and a spread number; with 16 twelve sums.
   static constexpr int tile_vectors = lanes == 4 ? 2 : 4, tile_columns = lanes == 1 ? 2 : 6;
 
@@ -56,27 +57,12 @@ struct Doubles {
   static F add_product(F a, F b, F sum) { return fma(a, b, sum); }
 };
 
-// Each product is rounded before it is added, as plain loops have it.
+// For repair (cpu/f64/repair.hpp): each product is rounded before it is added, as plain loops have it.
 template <Vector S>
 struct RoundedProducts : Doubles<S> {
   using F = typename Doubles<S>::F;
+  static constexpr bool repairs = true;
   static F add_product(F a, F b, F sum) { return a * b + sum; }
-};
-
-// Products of floats are exact in f64, so that it changes no bit whether they are fused with the sum: they
-// are where an instruction does it.
-template <Vector S>
-struct ExactProducts : Doubles<S> {
-  using F = typename Doubles<S>::F;
-#if defined(__FMA__) || defined(__aarch64__)
-  static constexpr bool has_fma = Doubles<S>::lanes > 1;
-#else
-  static constexpr bool has_fma = false;
-#endif
-  static F add_product(F a, F b, F sum) {
-    if constexpr (has_fma) return Doubles<S>::fma(a, b, sum);
-    return a * b + sum;
-  }
 };
 
 enum class Sums : std::uint8_t { begin, go_on };  // at 0, or at what is in c

@@ -126,7 +126,7 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
   target.weight_gradient = [](const WeightGradientCall& g, const WeightPart& part, float* scratch) {
     WeightGradient<S>(g, part, Cutter{scratch}).run();
   };
-  target.f64 = f64_kernels<S>();
+  target.f64 = f64_kernels<S>(), target.repairs = f64_repairs<S>();
   return target;
 }
 

@@ -53,6 +53,7 @@ struct Target {
   std::int64_t (*weight_gradient_floats)(const WeightGradientCall&) = nullptr;  // scratch of one task
   void (*weight_gradient)(const WeightGradientCall&, const WeightPart&, float* scratch) = nullptr;
   F64Kernels f64{};
+  F64Repairs repairs{};
 };
 
 // Every target compiled in, the best first; scalar is last and always available.

@@ -330,7 +330,7 @@ bool prefill(const Target& target, const Problem& problem) {
       const TaskMemory::Slot slot(memory);
       target.prefill(c, tasks[static_cast<std::size_t>(n)].rows, slot[at.scratch]);
     });
-  return lowered.needs_reference != 0;
+  return lowered.needs_repair != 0;
 }
 
 }  // namespace heed::cpu

@@ -476,7 +476,7 @@ class Prefill {
     WriteOut<S> write_out;
     for (int r = 0; r < rows_of(p); ++r)
       write_out(row_of(c.out, query(p, r)), transposed + r * dims, c.value_dim, factors[r]);
-    if (!write_out.wrote_only_numbers()) leave_to_reference(c);  // fault: overflow-unnoticed-in-prefill
+    if (!write_out.wrote_only_numbers()) ask_for_repair(c);  // fault: overflow-unnoticed-in-prefill
   }
 
   // What the sums of each row are to be multiplied with.

@@ -83,11 +83,11 @@ class ChunkStream final : public Stream {
 
   bool finish() override {
     attend_waiting();
-    lowered_.needs_reference = 0;
+    lowered_.needs_repair = 0;
     for_each_task(1, [&](const Rows& rows, float* scratch, float* state) {
       target_.stream_finish(lowered_.call, rows, scratch, state);
     });
-    return lowered_.needs_reference != 0;
+    return lowered_.needs_repair != 0;
   }
 
  private:

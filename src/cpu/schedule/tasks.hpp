@@ -28,16 +28,16 @@ using problem::lower, problem::lower_if_given;
 // A Call and what it points to; the Problem must outlive it.
 struct LoweredCall {
   explicit LoweredCall(const Problem& p) : lowered(p), call{lowered.call} {
-    call.needs_reference = &needs_reference;
+    call.needs_repair = &needs_repair;
   }
   LoweredCall(const Problem& p, const softmax::Scaling& scaling) : lowered(p, scaling), call{lowered.call} {
-    call.needs_reference = &needs_reference;
+    call.needs_repair = &needs_repair;
   }
   LoweredCall(const LoweredCall&) = delete;
   LoweredCall& operator=(const LoweredCall&) = delete;
 
   problem::LoweredProblem lowered;
-  unsigned char needs_reference = 0;  // what call.needs_reference points to
+  unsigned char needs_repair = 0;  // what call.needs_repair points to
   Call call;
 };
 

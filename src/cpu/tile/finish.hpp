@@ -51,33 +51,28 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   return factor;
 }
 
-// Where every score of a row is the lowest number that its unit holds, different biases may have become
-// equal: then the sum is made NaN. They are equal in truth where somebody masks with the lowest number of
-// f32, or half of it, and leaves no key. Returns the bias, which is what such scores are in natural units: a
-// bias above is no mask, and the products beside it may count. Beside such a bias none is large enough to
-// (max_product()).
-[[gnu::noinline]] inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
+// Where every score of a row is the lowest number that its unit holds, scores that differ may have become
+// equal: then the sum is made NaN, so that the row is repaired. They are equal in truth where somebody masks
+// with the lowest number of f32, or half of it, and leaves no key (docs/numerics.md has the proof). Returns
+// what was added to each of them, which is what such scores are in natural units.
+[[gnu::noinline]] inline double check_lowest(const Call& c, const Query& q, RowEnd& end) {
   const Row bias = row_of(c.bias, q);
-  const auto bias_at = [&](std::int64_t j) {
-    const double from_alibi = c.alibi.of_heads ? static_cast<double>(alibi_at(c, q, j)) : 0.0;
-    return c.bias.data ? static_cast<double>(read(bias, j)) + from_alibi : from_alibi;
-  };
   constexpr double none = -__builtin_inf();
   double shared = none;
-  for (std::int64_t j = 0; j < c.sequences[q.b].keys; ++j) {
+  bool are_equal = sink_of(c, q) == minus_infinity && !(c.bias.data && c.alibi.of_heads);
+  for (std::int64_t j = 0; are_equal && j < c.sequences[q.b].keys; ++j) {
     if (!sees(c, q, j)) continue;
-    const double x = bias_at(j);
-    if (shared != none && x != shared) end.sum = __builtin_nanf("");  // fault: lowest-biases-tie
-    if (!(x < -0x1p126)) end.sum = __builtin_nanf("");
+    const double x = static_cast<double>(c.bias.data ? read(bias, j) : alibi_at(c, q, j));
+    are_equal = x < -0x1p126 && (shared == none || x == shared);  // fault: lowest-biases-tie
     shared = x;
   }
-  if (sink_of(c, q) != minus_infinity) end.sum = __builtin_nanf("");
+  if (!are_equal) end.sum = __builtin_nanf("");
   return shared;
 }
 
 // A row when all its keys and the sink are in. Weights against the row's maximum and the values accumulated
-// under them are to be multiplied with out(): 0 for a row that saw no key (S6), and NaN for one that is the
-// reference's.
+// under them are to be multiplied with out(): 0 for a row that saw no key (S6), and NaN for one that needs
+// repair.
 struct ClosedRow {
   float sum, rescale;
   double highest;  // the maximum, or the sink, in natural units
@@ -92,10 +87,10 @@ inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
   // A sink above that outweighs them all.
   const bool is_lowest = (c.bias.data || c.alibi.of_heads) && end.max == -max_finite &&
                          !(sink_of(c, q) * c.scaling.unit > -0x1p126f);
-  const double lowest = is_lowest ? open_lowest(c, q, end) : 0.0;
+  const double lowest = is_lowest ? check_lowest(c, q, end) : 0.0;
   const double of_scores = static_cast<double>(end.max) * c.scaling.natural;
   const float before = end.max = c.scaling.in_base_2(end.max), rescale = add_sink<S>(c, q, end);
-  if (!is_finite(end.sum)) leave_to_reference(c);
+  if (!is_finite(end.sum)) ask_for_repair(c);
   const double highest = end.max == before ? of_scores : static_cast<double>(end.max) * softmax::ln_2;
   return {end.sum, rescale, is_lowest ? lowest : highest};
 }
@@ -267,8 +262,7 @@ class RoundedRows {
   }
 }
 
-// Scores have a unit of their own; the caller's are natural. What f32 cannot hold is the reference's to
-// compute.
+// Scores have a unit of their own; the caller's are natural. What f32 cannot hold needs repair.
 [[gnu::noinline]] inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
   const Row scores = row_of(c.scores, q);
   const auto natural = static_cast<float>(c.stage == ScoreStage::raw ? c.scaling.product : c.scaling.natural);
@@ -276,7 +270,7 @@ class RoundedRows {
     const float s = t.s[j * t.width + r];
     const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;
     const bool is_known = is_hidden || (is_finite(s) && s != -max_finite);
-    if (!is_known) leave_to_reference(c);
+    if (!is_known) ask_for_repair(c);
     write(scores, t.first_key + j, is_known ? s * natural : __builtin_nanf(""));
   }
 }

@@ -97,9 +97,9 @@ struct Scores {
   std::int64_t width, first_key, keys;
 };
 
-// Tells the caller that some row is the reference's to compute.
-inline void leave_to_reference(const Call& c) {
-  __atomic_store_n(c.needs_reference, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
+// Tells the caller that some row needs repair.
+inline void ask_for_repair(const Call& c) {
+  __atomic_store_n(c.needs_repair, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
 }
 
 // The largest product that kernels make a score of. All scores of a row may be the lowest number, where a

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that are completed in 64 bits have the bits of the reference (S13, G9): of finite numbers and of
-// any others.
+// Gradients that are repaired have the bits of the reference (S13, G9): of finite numbers and of any others.
 #include <cmath>
 
-#include "api/complete_gradients.hpp"
 #include "call/make_problem.hpp"
 #include "cases/backward.hpp"
 #include "cases/compare.hpp"
 #include "cases/plant.hpp"
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
+#include "cpu/drivers.hpp"
 #include "reference/gradient.hpp"
 
 namespace heed::cases {
 namespace {
 
 // Every row, key and element that there is a gradient by.
-UnfinishedGradients all_marked(const GradientProblem& g) {
-  UnfinishedGradients marked;
+RepairMarks all_marked(const GradientProblem& g) {
+  RepairMarks marked;
   std::size_t rows = 0, keys = 0;
   const Problem& p = g.forward;
   for (const Sequence& s : p.sequences) {
@@ -58,7 +57,7 @@ struct Kinds {
   }
 };
 
-TEST(CompletedGradients, have_the_bits_of_the_reference) {
+TEST(RepairedGradients, have_the_bits_of_the_reference) {
   Kinds kinds;
   for (const std::uint64_t seed : seeds(1, 500)) {
     Call call = random_call(seed, {.dropout = true});
@@ -77,7 +76,8 @@ TEST(CompletedGradients, have_the_bits_of_the_reference) {
     const BackwardResults expected =
         computed(backward, wanted, accumulate, [](const GradientProblem& g) { reference::run(g); });
     const BackwardResults got = computed(backward, wanted, accumulate, [](const GradientProblem& g) {
-      api::complete_gradients(g, all_marked(g));
+      RepairMarks marks = all_marked(g);
+      cpu::repair(g, marks);
     });
     for (const Of of : wanted) {
       if (!expected[of]) continue;
@@ -105,7 +105,7 @@ struct OfNumbers {
 
 // G7: exp(sink - inf) is 0; the gradient by the log-sum-exp reaches the sink of queries that see no key
 // alone.
-TEST(CompletedGradients, of_f64_give_the_sink_nothing_where_the_log_sum_exp_is_infinite) {
+TEST(RepairedGradients, of_f64_give_the_sink_nothing_where_the_log_sum_exp_is_infinite) {
   const OfNumbers one{{1}, {1}, {1}, {1}, {0.5}, {HUGE_VAL}};
   const std::vector<double> from_lse{3}, sink{0};
   std::vector<double> by_sink{7};
@@ -118,7 +118,7 @@ TEST(CompletedGradients, of_f64_give_the_sink_nothing_where_the_log_sum_exp_is_i
 }
 
 // G6: a score of -inf, here of numbers whose product f64 cannot hold, hides the key from the row of NaN.
-TEST(CompletedGradients, of_f64_see_no_key_whose_score_is_beyond_f64) {
+TEST(RepairedGradients, of_f64_see_no_key_whose_score_is_beyond_f64) {
   const OfNumbers two{{1e200, 0, 0, 1}, {-1e200, 0, 1e-200, 0}, {1, 2}, {1, HUGE_VAL}, {1, 1}, {NAN, 0}};
   std::vector<double> by_v(2);
   attention_backward(two.inputs(), two.saved(),
