@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device does for the rest of the library: it attends, projects, rotates, allocates, copies and merges.
-// Arguments were checked, and lie in the device's memory where nothing else is said.
+// What a device does for the rest of the library: it attends, projects, rotates, allocates, copies and
+// merges. Arguments were checked, and lie in the device's memory where nothing else is said.
 #pragma once
 #include <cstddef>
 #include <cstdint>

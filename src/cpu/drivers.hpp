@@ -39,8 +39,8 @@ Reason prefill_refuses(const Target&, const Problem&);
 Reason decode_refuses(const Target&, const Problem&);
 Reason gradient_refuses(const Target&, const GradientProblem&);
 
-// The drivers. A kernel returns whether rows need repair: where a row holds NaN or an infinity, or numbers on the way to it do not fit f32, every result that this
-// reaches is written as NaN or an infinity (S13).
+// The drivers. A kernel returns whether rows need repair: where a row holds NaN or an infinity, or numbers on
+// the way to it do not fit f32, every result that this reaches is written as NaN or an infinity (S13).
 
 // prefill/driver.cpp: many rows. Keys and values are packed.
 [[nodiscard]] bool prefill(const Target&, const Problem&);

@@ -56,8 +56,9 @@ class Repaired : public testing::Test {
     if (problem.batch > 0) reference::run(plain.problem);
     kinds.count(expected.out);
     Results got = expected;
-    for (Tensor* const x : {&got.out, got.weights ? &*got.weights : nullptr,
-                            got.log_sum_exp ? &*got.log_sum_exp : nullptr, got.scores ? &*got.scores : nullptr})
+    for (Tensor* const x :
+         {&got.out, got.weights ? &*got.weights : nullptr, got.log_sum_exp ? &*got.log_sum_exp : nullptr,
+          got.scores ? &*got.scores : nullptr})
       if (x) leave_nothing(*x);
     const Problem left = make_problem(inputs, got.outputs(), options);
     const api::GatheredCache plain_left(left, backend_of("q", Device::cpu));
@@ -141,8 +142,8 @@ TEST_F(Repaired, rows_over_caches_have_the_bits_of_the_reference) {
   }
 }
 
-// In f64 the first sum that is fused is infinite, the rounded one NaN: neither a softcap nor a mask of -inf may
-// hide that.
+// In f64 the first sum that is fused is infinite, the rounded one NaN: neither a softcap nor a mask of -inf
+// may hide that.
 TEST_F(Repaired, products_of_f64_that_overflow_in_opposite_directions_are_nan) {
   const std::vector<double> q{1e200, 1e200}, k{1e200, -1e200, 0, 0}, down{-1e200, 1e200, 0, 0}, v{1, 2};
   for (const std::vector<double>& keys : {k, down})

@@ -143,8 +143,7 @@ struct F64Scores {
   F64Factor keys_of(const Tensor& t, const F64Keys& keys, std::int64_t dim, double* copy) const {
     const std::int64_t e =
         f64_element(t, panel.batch_entry, c.kv_head(panel.head), s.first_key + keys.first, 0);
-    if constexpr (!D::repairs)
-      return {static_cast<const double*>(t.data) + e, t.stride.length, t.stride.dim};
+    if constexpr (!D::repairs) return {static_cast<const double*>(t.data) + e, t.stride.length, t.stride.dim};
     for (std::int64_t n = 0; n < keys.count; ++n)
       for (std::int64_t d = 0; d < dim; ++d)
         copy[n * dim + d] = f64_read(t, e + n * t.stride.length + d * t.stride.dim);
@@ -163,7 +162,8 @@ struct F64Scores {
     for (std::int64_t n = 0; n < count; n += D::lanes) {
       const F product = D::load(scores + n);
       // Fused sums that overflow may be infinite where rounded ones are NaN: repair says which.
-      const F known = D::repairs ? product : (product - product == F{} ? product : D::fill(__builtin_nan("")));
+      const F known =
+          D::repairs ? product : (product - product == F{} ? product : D::fill(__builtin_nan("")));
       D::store(scores + n, known * c.scale);
     }
     write_at(ScoreStage::raw, keys, writing, scores);

@@ -51,8 +51,9 @@ struct F64GradientPanel {
   // The weights after dropout and dS of a block of keys, k.
   void compute(const F64Keys& keys, const F64Factor& k) {
     rows.compute(keys, k, Writing::nothing, applied, capped);
-    multiply<D>({out, rows.width, rows.keys_of(c.v, keys, c.value_dim, v_rows), keys.count, c.value_dim, score},
-                Sums::begin);
+    multiply<D>(
+        {out, rows.width, rows.keys_of(c.v, keys, c.value_dim, v_rows), keys.count, c.value_dim, score},
+        Sums::begin);
     if constexpr (D::repairs)
       weigh_again(keys);
     else
@@ -102,7 +103,7 @@ struct F64GradientPanel {
         const double weight = is_pair ? __builtin_exp(a - lse[r]) : 0;  // G1
         const bool drops = is_pair && c.drop_probability > 0;
         const double keep = !drops ? 1 : rows.keeps(r, keys.first + n) ? rows.keep_scale() : 0;
-        a = weight * keep;                                                         // G2
+        a = weight * keep;                                                 // G2
         ds = is_pair ? weight * (keep * ds - delta[r] + from_lse[r]) : 0;  // G3
       }
   }

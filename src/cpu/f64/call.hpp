@@ -84,7 +84,7 @@ struct F64Kernels {
 // that are marked, are written.
 struct F64Repairs {
   bool (*is_left)(const Call&, std::int64_t batch_entry, const F64Row&) = nullptr;  // of the row's results
-  std::int64_t (*row_doubles)(const Call&, std::int64_t keys) = nullptr;  // scratch of one task
+  std::int64_t (*row_doubles)(const Call&, std::int64_t keys) = nullptr;            // scratch of one task
   void (*rows)(const Call&, const F64Panel&, double* scratch) = nullptr;
   F64Kernels gradients{};
 };

@@ -123,8 +123,7 @@ bool is_marked(const GradientCall& g, std::int64_t b, std::int64_t kv_head) {
   const Call& c = g.forward;
   const Sequence& s = c.sequences[b];
   const std::int64_t key = g.key(b, kv_head, 0);
-  if ((g.k.data && any(g.repair_k + key, s.keys)) || (g.v.data && any(g.repair_v + key, s.keys)))
-    return true;
+  if ((g.k.data && any(g.repair_k + key, s.keys)) || (g.v.data && any(g.repair_v + key, s.keys))) return true;
   for (std::int64_t n = 0; g.q.data && n < c.group(); ++n)
     if (any(g.repair_q + g.first_row[b] + c.head(kv_head, n) * s.queries, s.queries)) return true;
   return false;

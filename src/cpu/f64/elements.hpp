@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of any type as f64, for the drivers; kernels have their own (cpu/f64/attend.hpp). Writing rounds to
-// f32 first, then to the type, as the reference does.
+// Elements of any type as f64, for the drivers; kernels have their own (cpu/f64/attend.hpp). Writing rounds
+// to f32 first, then to the type, as the reference does.
 #pragma once
 #include <cstdint>
 

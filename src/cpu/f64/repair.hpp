@@ -31,8 +31,7 @@ template <class D>
 inline void add_keys(const double* a, const double* shown, std::int64_t width, const double* b,
                      std::int64_t dim, std::int64_t keys, double* c) {
   for_each_run(b, keys, dim, [&](std::int64_t m, std::int64_t count, bool is_run) {
-    if (is_run)
-      return multiply<D>({a + m * width, width, {b + m * dim, 1, dim}, dim, count, c}, Sums::go_on);
+    if (is_run) return multiply<D>({a + m * width, width, {b + m * dim, 1, dim}, dim, count, c}, Sums::go_on);
     for (std::int64_t d = 0; d < dim; ++d)
       for (std::int64_t w = 0; w < width; w += D::lanes) {
         const auto sum = D::load(c + d * width + w),
@@ -130,7 +129,8 @@ class F64RepairRows {
     const std::int64_t end = writes_scores ? rows.s.keys : rows.end;
     double* kept = p;
     for (std::int64_t first = 0; first < end; first += f64_block_keys) {
-      if (!writes_scores && first >= c.front) first = max(first, rows.begin / f64_block_keys * f64_block_keys);
+      if (!writes_scores && first >= c.front)
+        first = max(first, rows.begin / f64_block_keys * f64_block_keys);
       if (first >= end) return;
       body(F64Keys{first, min(f64_block_keys, end - first)}, kept);
       kept += f64_block_keys * rows.width;
@@ -162,7 +162,7 @@ class F64RepairRows {
   }
 
   void weigh(const F64Keys& keys, double* weights) const {
-    const double kept = 1.0 - static_cast<double>(c.drop_probability);
+    const double kept = 1.0 - c.drop_probability;
     for (std::int64_t n = 0; n < keys.count; ++n)
       for (std::int64_t r = 0; r < rows.width; ++r) {
         double& x = weights[n * rows.width + r];
@@ -178,8 +178,7 @@ class F64RepairRows {
   }
 
   void write(std::int64_t r) const {
-    const F64Results to =
-        results(c, c.out, rows.panel.batch_entry, rows.panel.row(r), c.value_dim);
+    const F64Results to = results(c, c.out, rows.panel.batch_entry, rows.panel.row(r), c.value_dim);
     for (std::int64_t d = 0; d < c.value_dim; ++d)
       if (to.is_left(d)) f64_write(c.out, to.element(d), out[d * rows.width + r]);
     if (!c.log_sum_exp.data) return;
