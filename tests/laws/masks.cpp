@@ -311,6 +311,35 @@ TEST_P(Masks, every_byte_but_0_is_true) {
   }
 }
 
+TEST_P(Masks, windows_of_different_fronts_show_what_both_show) {
+  for (const std::int64_t queries : {3, 40}) {
+    const Call call{.q = Tensor::random({1, 2, queries, 16}, 1),
+                    .k = Tensor::random({1, 1, 300, 16}, 2),
+                    .v = Tensor::random({1, 1, 300, 16}, 3)};
+    const Window near{.left = 20, .right = 0, .align = Align::ends, .front = 30},
+        far{.left = 100, .right = 9, .align = Align::ends, .front = 5};
+    BoolTensor both({1, 1, queries, 300});
+    for_each(both.shape, [&](auto b, auto h, auto i, auto j) {
+      const std::int64_t own = i + 300 - queries;
+      const auto shows = [&](const Window& w) {
+        return (own - j <= w.left || j < w.front) && j - own <= w.right;
+      };
+      both.at(b, h, i, j) = shows(near) && shows(far);
+    });
+    const auto attended = [&](std::initializer_list<Mask> masks) -> std::optional<Results> {
+      Results results(call, {});
+      try {
+        attention(call.inputs(), results.outputs(), {.masks = masks, .kernel = GetParam()});
+      } catch (const Error&) {
+        return {};
+      }
+      return results;
+    };
+    EXPECT_TRUE(same_bits(attended({near, far}), attended({Keep{both.view()}})));
+    EXPECT_TRUE(same_bits(attended({far, near}), attended({Keep{both.view()}})));
+  }
+}
+
 // -inf is a mask; -1e30 is a number: a row of nothing but -1e30 is an ordinary average.
 TEST_P(Masks, a_huge_negative_finite_bias_is_an_ordinary_number) {
   Call call{.q = Tensor({1, 1, 3, 4}), .k = Tensor({1, 1, 70, 4}), .v = Tensor::random({1, 1, 70, 5}, 1)};

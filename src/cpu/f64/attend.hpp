@@ -162,6 +162,7 @@ struct F64Scores {
     for (std::int64_t n = 0; n < count; n += D::lanes) {
       const F product = D::load(scores + n);
       // Fused sums that overflow may be infinite where rounded ones are NaN: repair says which.
+      // fault: opposite-overflow-is-infinite
       const F known =
           D::repairs ? product : (product - product == F{} ? product : D::fill(__builtin_nan("")));
       D::store(scores + n, known * c.scale);

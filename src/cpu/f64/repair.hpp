@@ -32,7 +32,7 @@ inline void add_keys(const double* a, const double* shown, std::int64_t width, c
                      std::int64_t dim, std::int64_t keys, double* c) {
   for_each_run(b, keys, dim, [&](std::int64_t m, std::int64_t count, bool is_run) {
     if (is_run) return multiply<D>({a + m * width, width, {b + m * dim, 1, dim}, dim, count, c}, Sums::go_on);
-    for (std::int64_t d = 0; d < dim; ++d)
+    for (std::int64_t d = 0; d < dim; ++d)  // fault: repair-shows-hidden-values
       for (std::int64_t w = 0; w < width; w += D::lanes) {
         const auto sum = D::load(c + d * width + w),
                    more = D::add_product(D::load(a + m * width + w), D::fill(b[m * dim + d]), sum);
@@ -50,7 +50,7 @@ inline void add_rows(const double* a, const double* shown, std::int64_t width, c
     const double* const from = b + m * dim;
     if (is_run) return multiply<D>({from, dim, {a + m, width, 1}, keys, count, c}, Sums::go_on);
     for (std::int64_t n = 0; n < keys; ++n)
-      if (shown[n * width + m] != 0)
+      if (shown[n * width + m] != 0)  // fault: repair-shows-hidden-rows
         multiply<D>({from, dim, {a + n * width + m, width, 1}, 1, 1, c + n * dim}, Sums::go_on);
   });
 }
