@@ -90,8 +90,8 @@ inline F64Factor transposed(const F64Factor& x) { return {x.data, x.term, x.colu
 
 enum class Writing : std::uint8_t { nothing, scores };
 
-// Whether a result is what a kernel leaves where it could not finish: -inf is also a hidden key's score.
-inline bool is_left(double x, bool may_be_hidden) {
+// Whether a result is what a kernel writes where it could not finish: -inf is also a hidden key's score.
+inline bool needs_repair(double x, bool may_be_hidden) {
   return !is_number(x) && !(may_be_hidden && x == f64_minus_infinity);
 }
 
@@ -210,9 +210,9 @@ struct F64Scores {
         const double score = scores[n * width + r];
         const std::int64_t e = place(c.scores, r, keys.first + n);
         const bool may_be_hidden = c.stage == ScoreStage::biased;
-        if (D::repairs && !is_left(f64_read(c.scores, e), may_be_hidden)) continue;
+        if (D::repairs && !needs_repair(f64_read(c.scores, e), may_be_hidden)) continue;
         f64_write(c.scores, e, score);
-        if (is_left(score, may_be_hidden)) ask_for_repair(c);
+        if (needs_repair(score, may_be_hidden)) ask_for_repair(c);
       }
   }
 };

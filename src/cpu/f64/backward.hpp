@@ -302,7 +302,7 @@ constexpr F64Kernels f64_kernels() {
 template <Vector S>
 constexpr F64Repairs f64_repairs() {
   using D = RoundedProducts<S>;
-  return {.is_left = needs_repair,
+  return {.needs_repair = row_needs_repair,
           .row_doubles = F64RepairRows<D>::doubles,
           .rows = [](const Call& c, const F64Panel& panel,
                      double* scratch) { F64RepairRows<D>(c, panel, scratch).run(); },

@@ -83,8 +83,8 @@ struct F64Kernels {
 // The same, of what another kernel could not finish (S13): only results that are not finite, and gradients
 // that are marked, are written.
 struct F64Repairs {
-  bool (*is_left)(const Call&, std::int64_t batch_entry, const F64Row&) = nullptr;  // of the row's results
-  std::int64_t (*row_doubles)(const Call&, std::int64_t keys) = nullptr;            // scratch of one task
+  bool (*needs_repair)(const Call&, std::int64_t batch_entry, const F64Row&) = nullptr;
+  std::int64_t (*row_doubles)(const Call&, std::int64_t keys) = nullptr;  // scratch of one task
   void (*rows)(const Call&, const F64Panel&, double* scratch) = nullptr;
   F64Kernels gradients{};
 };

@@ -39,10 +39,10 @@ struct RowsToRepair {
 
  private:
   void find(const Call& c, std::int64_t b, std::int64_t kv_head) {
-    const auto is_left = best_target().repairs.is_left;
+    const auto needs_repair = best_target().repairs.needs_repair;
     for (std::int64_t i = c.first_query; i < c.end_query(c.sequences[b]); ++i)
       for (std::int64_t n = 0; n < c.group(); ++n)
-        if (const F64Row row{c.head(kv_head, n), i}; is_left(c, b, row)) rows.push_back(row);
+        if (const F64Row row{c.head(kv_head, n), i}; needs_repair(c, b, row)) rows.push_back(row);
   }
   // A panel's first_query is the number of its first row here.
   void cut(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t first) {

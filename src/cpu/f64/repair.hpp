@@ -10,9 +10,9 @@
 namespace heed::cpu::HEED_THIS_TARGET {
 
 inline bool are_numbers(const double* x, std::int64_t count) {
-  bool is_any_left = false;
-  for (std::int64_t n = 0; n < count; ++n) is_any_left |= !(__builtin_fabs(x[n]) < __builtin_inf());
-  return !is_any_left;
+  bool any_is_not = false;
+  for (std::int64_t n = 0; n < count; ++n) any_is_not |= !(__builtin_fabs(x[n]) < __builtin_inf());
+  return !any_is_not;
 }
 
 // Calls body(first, count, are numbers) for terms [0, terms) in order: what is not finite comes one by one.
@@ -55,19 +55,19 @@ inline void add_rows(const double* a, const double* shown, std::int64_t width, c
   });
 }
 
-// Whether a row of results has one that is left, and all that are left once they are known.
+// Of one row: results of one kind, of which some may need repair.
 struct F64Results {
   const Tensor& to;
   std::int64_t first, count;  // elements of a row, a stride apart
   bool may_be_hidden = false;
 
   std::int64_t element(std::int64_t n) const { return first + n * to.stride.dim; }
-  bool is_left(std::int64_t n) const {
-    return HEED_THIS_TARGET::is_left(f64_read(to, element(n)), may_be_hidden);
+  bool needs_repair(std::int64_t n) const {
+    return HEED_THIS_TARGET::needs_repair(f64_read(to, element(n)), may_be_hidden);
   }
-  bool any_left() const {
+  bool any() const {
     for (std::int64_t n = 0; to.data && n < count; ++n)
-      if (is_left(n)) return true;
+      if (needs_repair(n)) return true;
     return false;
   }
 };
@@ -78,12 +78,12 @@ inline F64Results results(const Call& c, const Tensor& t, std::int64_t b, const 
   return {t, f64_element(t, b, row.head, query, 0), count};
 }
 
-inline bool needs_repair(const Call& c, std::int64_t b, const F64Row& row) {
+inline bool row_needs_repair(const Call& c, std::int64_t b, const F64Row& row) {
   F64Results scores = results(c, c.scores, b, row, c.keys);
   scores.may_be_hidden = c.stage == ScoreStage::biased;
   const F64Results lse = results(c, c.log_sum_exp, b, row, 1);
-  return results(c, c.out, b, row, c.value_dim).any_left() || scores.any_left() ||
-         results(c, c.weights, b, row, c.keys).any_left() ||
+  return results(c, c.out, b, row, c.value_dim).any() || scores.any() ||
+         results(c, c.weights, b, row, c.keys).any() ||
          (lse.to.data && __builtin_isnan(f64_read(lse.to, lse.first)));
 }
 
@@ -173,14 +173,14 @@ class F64RepairRows {
         x = sees && !is_dropped ? x / sum_of[r] / kept : 0;
         if (!c.weights.data || r >= rows.panel.queries) continue;
         const std::int64_t e = rows.place(c.weights, r, j);
-        if (is_left(f64_read(c.weights, e), false)) f64_write(c.weights, e, x);
+        if (needs_repair(f64_read(c.weights, e), false)) f64_write(c.weights, e, x);
       }
   }
 
   void write(std::int64_t r) const {
     const F64Results to = results(c, c.out, rows.panel.batch_entry, rows.panel.row(r), c.value_dim);
     for (std::int64_t d = 0; d < c.value_dim; ++d)
-      if (to.is_left(d)) f64_write(c.out, to.element(d), out[d * rows.width + r]);
+      if (to.needs_repair(d)) f64_write(c.out, to.element(d), out[d * rows.width + r]);
     if (!c.log_sum_exp.data) return;
     const std::int64_t e = rows.place(c.log_sum_exp, r, 0);
     if (__builtin_isnan(f64_read(c.log_sum_exp, e)))
