@@ -16,9 +16,7 @@ void run(const Kernel& kernel, const Problem& problem) {
     const GatheredCache rotated(problem, backend_of("q", problem.device()));
     return run(kernel, rotated.problem);
   }
-  if (!kernel.attend(problem)) return;
-  const GatheredCache plain(problem, backend_of("q", Device::cpu));
-  cpu::repair(plain.problem);
+  if (kernel.attend(problem)) cpu::repair(problem);
 }
 
 }  // namespace heed::api

@@ -62,7 +62,7 @@ Reason f64_refuses(const Problem&);
 [[nodiscard]] bool attend_f64(const Target&, const Problem&);
 void gradient_f64(const Target&, const GradientCall&);
 
-// f64/repair.cpp: repair (S13). Results that are NaN or infinite, of any type over plain keys and values, are
+// f64/repair.cpp: repair (S13). Results that are NaN or infinite, of any type, are
 // computed once more in f64, as the reference does; all others keep their bits.
 void repair(const Problem&);
 struct RowToRepair {

@@ -139,15 +139,12 @@ struct F64Scores {
     return f64_element(t, panel.batch_entry, row.head, s.first_query + row.query, d);
   }
 
-  // Rows of k or v: where they lie, which is in f64; for repair a copy.
-  F64Factor keys_of(const Tensor& t, const F64Keys& keys, std::int64_t dim, double* copy) const {
-    const std::int64_t e =
-        f64_element(t, panel.batch_entry, c.kv_head(panel.head), s.first_key + keys.first, 0);
-    if constexpr (!D::repairs) return {static_cast<const double*>(t.data) + e, t.stride.length, t.stride.dim};
-    for (std::int64_t n = 0; n < keys.count; ++n)
-      for (std::int64_t d = 0; d < dim; ++d)
-        copy[n * dim + d] = f64_read(t, e + n * t.stride.length + d * t.stride.dim);
-    return {copy, dim, 1};
+  // Keys and values: where they lie, which is in f64; for repair a copy, of pages too.
+  F64Factor k_of(const F64Keys& keys, double* copy) const {
+    return rows_of<key_row, key_scales>(c.k, keys, c.dim, copy);
+  }
+  F64Factor v_of(const F64Keys& keys, double* copy) const {
+    return rows_of<value_row, value_scales>(c.v, keys, c.value_dim, copy);
   }
 
   bool sees_any(const F64Keys& keys) const {
@@ -189,6 +186,25 @@ struct F64Scores {
   double keep_scale() const { return 1 / (1.0 - c.drop_probability); }
 
  private:
+  template <Row (*row_at)(const Call&, std::int64_t, std::int64_t, std::int64_t),
+            const float* (*scales_at)(const Call&, std::int64_t, std::int64_t, std::int64_t)>
+  F64Factor rows_of(const Tensor& t, const F64Keys& keys, std::int64_t dim, double* copy) const {
+    const std::int64_t b = panel.batch_entry, kv_head = c.kv_head(panel.head);
+    if constexpr (!D::repairs) {
+      const std::int64_t e = f64_element(t, b, kv_head, s.first_key + keys.first, 0);
+      return {static_cast<const double*>(t.data) + e, t.stride.length, t.stride.dim};
+    } else {
+      for (std::int64_t n = 0; n < keys.count; ++n) {
+        const Row row = row_at(c, b, kv_head, keys.first + n);
+        const float scale = c.layout.is_quantized ? *scales_at(c, b, kv_head, keys.first + n) : 1.0f;
+        for (std::int64_t d = 0; d < dim; ++d)
+          copy[n * dim + d] = t.type == Type::f64 ? f64_read(t, row.first + d * row.step)
+                                                  : static_cast<double>(read(row, d) * scale);
+      }
+      return {copy, dim, 1};
+    }
+  }
+
   void finish_row(const F64Query& row, const F64Keys& keys, double* scores) const {
     const bool is_only_band = c.gap_count + c.document_count + c.mask_count == 0;
     const bool adds = c.alibi.of_heads || c.bias.data;
@@ -244,7 +260,7 @@ class F64Attend {
     for_each_block(writes_scores ? rows.s.keys : rows.end, [&](const F64Keys& keys) {
       const bool is_seen = rows.sees_any(keys);
       if (!writes_scores && !is_seen) return;
-      rows.compute(keys, rows.keys_of(c.k, keys, c.dim, nullptr), Writing::scores, p);
+      rows.compute(keys, rows.k_of(keys, nullptr), Writing::scores, p);
       if (is_seen) add({keys.first, min(keys.count, rows.end - keys.first)});
     });
     add_sink();
@@ -290,7 +306,7 @@ class F64Attend {
       for (std::int64_t d = 0; d < c.value_dim; ++d)
         for (std::int64_t w = 0; w < width; w += D::lanes)
           D::store(out + d * width + w, D::load(out + d * width + w) * D::load(factor + w));
-    const F64Factor v = rows.keys_of(c.v, keys, c.value_dim, nullptr);
+    const F64Factor v = rows.v_of(keys, nullptr);
     multiply<D>({p, width, transposed(v), c.value_dim, keys.count, out}, Sums::go_on);
   }
 
@@ -337,8 +353,7 @@ class F64Attend {
     for_each_block(c.keys, [&](const F64Keys& keys) {
       const std::int64_t known = min(keys.count, rows.s.keys - keys.first);
       const bool is_seen = known > 0 && rows.sees_any(keys);
-      if (is_seen)
-        rows.compute({keys.first, known}, rows.keys_of(c.k, keys, c.dim, nullptr), Writing::nothing, p);
+      if (is_seen) rows.compute({keys.first, known}, rows.k_of(keys, nullptr), Writing::nothing, p);
       for (std::int64_t r = 0; r < rows.panel.queries; ++r)
         for (std::int64_t n = 0; n < keys.count; ++n) {
           const double score = is_seen && n < known ? p[n * rows.width + r] : f64_minus_infinity;

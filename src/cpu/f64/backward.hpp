@@ -46,14 +46,12 @@ struct F64GradientPanel {
     for (std::int64_t r = 0; r < rows.width; ++r) read_row(r);
   }
 
-  F64Factor keys(const F64Keys& keys) const { return rows.keys_of(c.k, keys, c.dim, k_rows); }
+  F64Factor keys(const F64Keys& keys) const { return rows.k_of(keys, k_rows); }
 
   // The weights after dropout and dS of a block of keys, k.
   void compute(const F64Keys& keys, const F64Factor& k) {
     rows.compute(keys, k, Writing::nothing, applied, capped);
-    multiply<D>(
-        {out, rows.width, rows.keys_of(c.v, keys, c.value_dim, v_rows), keys.count, c.value_dim, score},
-        Sums::begin);
+    multiply<D>({out, rows.width, rows.v_of(keys, v_rows), keys.count, c.value_dim, score}, Sums::begin);
     if constexpr (D::repairs)
       weigh_again(keys);
     else

@@ -84,7 +84,8 @@ struct F64Kernels {
 // that are marked, are written.
 struct F64Repairs {
   bool (*needs_repair)(const Call&, std::int64_t batch_entry, const F64Row&) = nullptr;
-  std::int64_t (*row_doubles)(const Call&, std::int64_t keys) = nullptr;  // scratch of one task
+  std::int64_t (*row_doubles)(const Call&, std::int64_t rows,
+                              std::int64_t keys) = nullptr;  // scratch of one task
   void (*rows)(const Call&, const F64Panel&, double* scratch) = nullptr;
   F64Kernels gradients{};
 };

@@ -25,7 +25,7 @@ bool query_holds_nan(const Call& c, std::int64_t b, const F64Row& row) {
 struct RowsToRepair {
   std::vector<F64Row> rows{};
   std::vector<F64Panel> panels{};
-  std::int64_t most_keys = 0;  // that a panel sees
+  std::int64_t most_rows = 0, most_keys = 0;  // of a panel
 
   explicit RowsToRepair(const Call& c) {
     for (std::int64_t b = 0; b < c.batch; ++b)
@@ -60,6 +60,7 @@ struct RowsToRepair {
       const std::int64_t begin = n, query = at(n).query;
       while (n < std::ssize(rows) && n - begin < each && at(n).query - query < farthest) ++n;
       panels.push_back({b, c.head(kv_head, 0), begin, n - begin});
+      most_rows = std::max(most_rows, n - begin);
       most_keys = std::max(most_keys, keys_of(query, at(n - 1).query));
     }
   }
@@ -75,7 +76,8 @@ void repair(const Problem& problem) {
   if (found.panels.empty()) return;
   const F64Repairs& kernels = best_target().repairs;
   Layout layout;
-  const auto scratch = layout.give_each_slot<double>(kernels.row_doubles(c, found.most_keys));
+  const auto scratch =
+      layout.give_each_slot<double>(kernels.row_doubles(c, found.most_rows, found.most_keys));
   TaskMemory memory(slots_for(found.panels.size()), layout);
   share_out(std::ssize(found.panels), products(c), [&](std::int64_t n) {
     const TaskMemory::Slot slot(memory);

@@ -15,13 +15,34 @@ inline bool are_numbers(const double* x, std::int64_t count) {
   return !any_is_not;
 }
 
-// Calls body(first, count, are numbers) for terms [0, terms) in order: what is not finite comes one by one.
+// Calls body(first, count, are numbers) for runs of terms that all are numbers, or that all are not.
 template <class Body>
 inline void for_each_run(const double* terms, std::int64_t count, std::int64_t width, const Body& body) {
   for (std::int64_t m = 0, first = 0; m < count; first = m) {
     const bool is_run = are_numbers(terms + m++ * width, width);
-    while (is_run && m < count && are_numbers(terms + m * width, width)) ++m;
+    while (m < count && are_numbers(terms + m * width, width) == is_run) ++m;
     body(first, m - first, is_run);
+  }
+}
+
+// c(d, row) += sum over keys of a(key, row) * b(key, d), for the rows that a key is shown to: rows of some
+// vectors.
+template <class D, int vectors>
+inline void add_shown(const F64Product& p, const double* shown) {
+  for (std::int64_t d = 0; d < p.columns; ++d) {
+    typename D::F sum[vectors];
+    double* const c = p.c + d * p.width;
+    for (int v = 0; v < vectors; ++v) sum[v] = D::load(c + v * D::lanes);
+    for (std::int64_t m = 0; m < p.terms; ++m) {
+      const auto b = D::fill(p.b.data[d * p.b.column + m * p.b.term]);
+      for (int v = 0; v < vectors; ++v) {
+        const std::int64_t at = m * p.width + v * D::lanes;
+        const auto more = D::add_product(D::load(p.a + at), b, sum[v]);
+        // fault: repair-shows-hidden-values
+        sum[v] = D::load(shown + at) == typename D::F{} ? sum[v] : more;
+      }
+    }
+    for (int v = 0; v < vectors; ++v) D::store(c + v * D::lanes, sum[v]);
   }
 }
 
@@ -31,14 +52,24 @@ template <class D>
 inline void add_keys(const double* a, const double* shown, std::int64_t width, const double* b,
                      std::int64_t dim, std::int64_t keys, double* c) {
   for_each_run(b, keys, dim, [&](std::int64_t m, std::int64_t count, bool is_run) {
-    if (is_run) return multiply<D>({a + m * width, width, {b + m * dim, 1, dim}, dim, count, c}, Sums::go_on);
-    for (std::int64_t d = 0; d < dim; ++d)  // fault: repair-shows-hidden-values
-      for (std::int64_t w = 0; w < width; w += D::lanes) {
-        const auto sum = D::load(c + d * width + w),
-                   more = D::add_product(D::load(a + m * width + w), D::fill(b[m * dim + d]), sum);
-        D::store(c + d * width + w, D::load(shown + m * width + w) == typename D::F{} ? sum : more);
-      }
+    F64Product p{a + m * width, width, {b + m * dim, 1, dim}, dim, count, c};
+    if (is_run) return multiply<D>(p, Sums::go_on);
+    const double* const of_run = shown + m * width;
+    std::int64_t w = 0;
+    for (; w + 4 * D::lanes <= width; w += 4 * D::lanes, p.a += 4 * D::lanes, p.c += 4 * D::lanes)
+      add_shown<D, 4>(p, of_run + w);
+    for (; w < width; w += D::lanes, p.a += D::lanes, p.c += D::lanes) add_shown<D, 1>(p, of_run + w);
   });
+}
+
+// Calls body(first, count) for runs of pairs that there are.
+template <class Body>
+inline void for_each_shown(const double* shown, std::int64_t count, const Body& body) {
+  for (std::int64_t m = 0, first = 0; m < count; first = m) {
+    const bool is_run = shown[m++] != 0;
+    while (m < count && (shown[m] != 0) == is_run) ++m;
+    if (is_run) body(first, m - first);  // fault: repair-shows-hidden-rows
+  }
 }
 
 // c(key, dim) += sum over rows of a(key, row) * b(row, dim), where every row has `dim` numbers, in whole
@@ -47,11 +78,12 @@ template <class D>
 inline void add_rows(const double* a, const double* shown, std::int64_t width, const double* b,
                      std::int64_t dim, std::int64_t rows, std::int64_t keys, double* c) {
   for_each_run(b, rows, dim, [&](std::int64_t m, std::int64_t count, bool is_run) {
-    const double* const from = b + m * dim;
-    if (is_run) return multiply<D>({from, dim, {a + m, width, 1}, keys, count, c}, Sums::go_on);
+    if (is_run) return multiply<D>({b + m * dim, dim, {a + m, width, 1}, keys, count, c}, Sums::go_on);
     for (std::int64_t n = 0; n < keys; ++n)
-      if (shown[n * width + m] != 0)  // fault: repair-shows-hidden-rows
-        multiply<D>({from, dim, {a + n * width + m, width, 1}, 1, 1, c + n * dim}, Sums::go_on);
+      for_each_shown(shown + n * width + m, count, [&](std::int64_t first, std::int64_t some) {
+        const std::int64_t row = m + first;
+        multiply<D>({b + row * dim, dim, {a + n * width + row, width, 1}, 1, some, c + n * dim}, Sums::go_on);
+      });
   });
 }
 
@@ -90,11 +122,11 @@ inline bool row_needs_repair(const Call& c, std::int64_t b, const F64Row& row) {
 template <class D>
 class F64RepairRows {
  public:
-  // Where queries of a panel see up to so many keys.
-  static std::int64_t doubles(const Call& c, std::int64_t keys) {
+  // Of panels of up to so many rows that see up to so many keys.
+  static std::int64_t doubles(const Call& c, std::int64_t most_rows, std::int64_t keys) {
     const std::int64_t whole = round_up(keys, f64_block_keys) + 3 * f64_block_keys;
     return F64Scores<D>::doubles(c) + f64_block_keys * max(c.dim, c.value_dim) +
-           (whole + f64_block_keys + c.value_dim + 2) * f64_panel_rows;
+           (f64_block_keys + c.value_dim + 2) * f64_panel_rows + whole * round_up(most_rows, D::lanes);
   }
 
   F64RepairRows(const Call& call, const F64Panel& at, double* memory)
@@ -109,13 +141,13 @@ class F64RepairRows {
 
   void run() const {
     for_each_block([&](const F64Keys& keys, double* scores) {
-      rows.compute(keys, rows.keys_of(c.k, keys, c.dim, operands), Writing::scores, scores);
+      rows.compute(keys, rows.k_of(keys, operands), Writing::scores, scores);
     });
     for (std::int64_t r = 0; r < rows.panel.queries; ++r) sum_up(r);
     for (std::int64_t n = 0; n < c.value_dim * rows.width; ++n) out[n] = 0;
     for_each_block([&](const F64Keys& keys, double* weights) {
       weigh(keys, weights);
-      rows.keys_of(c.v, keys, c.value_dim, operands);
+      rows.v_of(keys, operands);
       add_keys<D>(weights, shown, rows.width, operands, c.value_dim, keys.count, out);
     });
     for (std::int64_t r = 0; r < rows.panel.queries; ++r) write(r);
