@@ -128,8 +128,12 @@ struct F64Scores {
 
   // A tensor's rows of these queries, (dim, width); 0 for rows of no query.
   void transpose(const Tensor& t, std::int64_t dim, double* to) const {
-    for (std::int64_t d = 0; d < dim; ++d)
-      for (std::int64_t r = 0; r < width; ++r) to[d * width + r] = r < panel.queries ? element(t, r, d) : 0;
+    for (std::int64_t r = 0; r < width; ++r) {
+      const bool is_query = r < panel.queries;
+      const std::int64_t e = is_query ? place(t, r, 0) : 0;
+      for (std::int64_t d = 0; d < dim; ++d)
+        to[d * width + r] = is_query ? f64_read(t, e + d * t.stride.dim) : 0;
+    }
   }
   double element(const Tensor& t, std::int64_t row, std::int64_t d) const {
     return f64_read(t, place(t, row, d));
@@ -336,11 +340,12 @@ class F64Attend {
   void write() {
     for (std::int64_t r = 0; r < rows.panel.queries; ++r) {
       const bool sees_none = sum[r] == 0;
+      const std::int64_t e = rows.place(c.out, r, 0);
       bool is_finished = true;
       for (std::int64_t d = 0; d < c.value_dim; ++d) {
         const double x = sees_none ? 0 : out[d * rows.width + r] / sum[r];
         is_finished &= is_number(x);
-        f64_write(c.out, rows.place(c.out, r, d), x);
+        f64_write(c.out, e + d * c.out.stride.dim, x);
       }
       const double lse = sees_none ? max[r] : max[r] + __builtin_log(sum[r]);
       if (c.log_sum_exp.data) f64_write(c.log_sum_exp, rows.place(c.log_sum_exp, r, 0), lse);

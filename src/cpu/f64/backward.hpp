@@ -113,13 +113,14 @@ struct F64GradientPanel {
     const bool is_read = lse[r] != f64_minus_infinity;
     gives[r] = is_read ? 1 : 0;
     if (!is_read) lse[r] = -f64_minus_infinity;
+    const std::int64_t e = is_query ? rows.place(c.out, r, 0) : 0;
     for (std::int64_t d = 0; d < dim; ++d)
       q_rows[r * dim + d] = is_read && d < c.dim ? rows.q[d * rows.width + r] : 0;
     for (std::int64_t d = 0; d < value_dim; ++d) {
       if (d < c.value_dim && !is_read) out[d * rows.width + r] = 0;
       const double x = is_read && d < c.value_dim ? out[d * rows.width + r] : 0;
       out_rows[r * value_dim + d] = x;
-      if (is_read && d < c.value_dim) delta[r] += x * rows.element(c.out, r, d);
+      if (is_read && d < c.value_dim) delta[r] += x * f64_read(c.out, e + d * c.out.stride.dim);
     }
     if (is_query && g.log_sum_exp_gradient.data) from_lse[r] = rows.element(g.log_sum_exp_gradient, r, 0);
     if (!D::repairs && is_read) delta[r] -= from_lse[r];
@@ -163,10 +164,9 @@ struct F64Backward {
     const std::int64_t row =
         g.first_row[at.batch_entry] + at.head * c.sequences[at.batch_entry].queries + at.first_query;
     // A sum is one chain through all cells where it is the reference's.
-    for (std::int64_t n = 0; n < c.dim * rows.width; ++n) {
-      const std::int64_t r = n % rows.width;
-      dq[n] = D::repairs && sums.q && r < at.queries ? sums.q[(row + r) * c.dim + n / rows.width] : 0;
-    }
+    for (std::int64_t n = 0; n < c.dim * rows.width; ++n) dq[n] = 0;
+    for (std::int64_t r = 0; D::repairs && sums.q && r < at.queries; ++r)
+      for (std::int64_t d = 0; d < c.dim; ++d) dq[d * rows.width + r] = sums.q[(row + r) * c.dim + d];
     for (std::int64_t first = cell.first_key; first < cell.first_key + cell.keys; first += f64_block_keys) {
       const F64Keys keys{first, min(f64_block_keys, cell.first_key + cell.keys - first)};
       if (!rows.sees_any(keys)) continue;

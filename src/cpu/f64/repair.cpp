@@ -46,7 +46,7 @@ struct RowsToRepair {
   }
   // A panel's first_query is the number of its first row here.
   void cut(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t first) {
-    constexpr std::int64_t most_scores = std::int64_t{1} << 21, fewest_rows = 8, farthest = 128;
+    constexpr std::int64_t most_scores = std::int64_t{1} << 18, fewest_rows = 8, farthest = 128;
     const Sequence& s = c.sequences[b];
     const auto keys_of = [&](std::int64_t from, std::int64_t to) {  // queries [from, to]
       if (c.stage != ScoreStage::none) return s.keys;
@@ -54,10 +54,10 @@ struct RowsToRepair {
       return std::min(s.key_count, c.front) +
              std::max<std::int64_t>(0, std::min(s.key_count, to + s.end_offset) - begin);
     };
-    const std::int64_t each =
-        std::clamp(most_scores / std::max<std::int64_t>(1, c.keys), fewest_rows, f64_panel_rows);
     for (std::int64_t n = first; n < std::ssize(rows);) {
-      const std::int64_t begin = n, query = at(n).query;
+      const std::int64_t begin = n, query = at(n).query,
+                         each = std::clamp(most_scores / std::max<std::int64_t>(1, keys_of(query, query)),
+                                           fewest_rows, f64_panel_rows);
       while (n < std::ssize(rows) && n - begin < each && at(n).query - query < farthest) ++n;
       panels.push_back({b, c.head(kv_head, 0), begin, n - begin});
       most_rows = std::max(most_rows, n - begin);
