@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call to attention() becomes a Problem: every check, then plain data. lower() has the steps, each in a file
-// of its own beside this one: the table of arguments, sequences, extents, masks.
+// A call to attention() becomes a Problem: every check, then plain data. lower() has the steps, each in a
+// file of its own beside this one: the table of arguments, sequences, extents, masks.
 #include "call/make_problem.hpp"
 
 #include <cmath>
