@@ -352,7 +352,7 @@ Check check(const Inputs& inputs, const Saved& saved, const Gradients& computed,
   reference::GradientSums expected = expected_of(g);
   const std::int64_t rows = p.kv_heads == 0 ? 0 : p.heads / p.kv_heads * p.queries;
   const Shape all{p.batch, p.heads, p.queries, p.keys};
-  const double scale = reference::scale_of(p);
+  const double scale = *p.options.scale;
   const reference::Unit unit = reference::unit_of(p);
   Check result;
   using reference::roundings_of;

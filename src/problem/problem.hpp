@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A checked call to attention(): every extent, stride and option here is known to be consistent, and an
-// extent of 1 that broadcasts has become a stride of 0. Kernels read it as a KernelCall (problem/call.hpp), the
-// reference as it is.
+// extent of 1 that broadcasts has become a stride of 0. Kernels read it as a KernelCall (problem/call.hpp),
+// the reference as it is.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -24,10 +24,6 @@ double keep_factor(const Problem& p, std::int64_t b, std::int64_t h, std::int64_
 
 }  // namespace
 
-double scale_of(const Problem& p) {
-  return p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));
-}
-
 GradientRow gradient_row(const GradientProblem& g, const GradientNumbers& numbers, std::int64_t b,
                          std::int64_t h, std::int64_t i) {
   const Problem& p = g.forward;
@@ -129,7 +125,7 @@ void run(const GradientProblem& g) {
     for (std::int64_t h = 0; h < p.heads; ++h)
       for (std::int64_t i = 0; i < p.sequences[static_cast<std::size_t>(b)].queries; ++i)
         add(g, numbers, gradient_row(g, numbers, b, h, i), b, h, i, sums);
-  const double scale = scale_of(p);
+  const double scale = *p.options.scale;
   const bool accumulate = g.given.accumulate;
   write_all(g.given.q, sums.q, scale, accumulate);
   write_all(g.given.k, sums.k, scale, accumulate);

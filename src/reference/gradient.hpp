@@ -80,9 +80,6 @@ struct GradientSums {
 void add(const GradientProblem&, const GradientNumbers&, const GradientRow&, std::int64_t b, std::int64_t h,
          std::int64_t i, GradientSums& into);
 
-// What a sum of dQ or dK is multiplied with (G5).
-double scale_of(const Problem&);
-
 // Every gradient, written: the kernel named "reference".
 void run(const GradientProblem&);
 
