@@ -190,6 +190,10 @@ class Backend {
   virtual void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions,
                       const Rotary&, std::span<const std::int64_t> lengths) const = 0;
 
+  // Where there are several devices: as long as what it returns lives, this thread allocates on that of x.
+  virtual std::shared_ptr<const void> stay_with(const char* /*name*/, const View& /*x*/) const {
+    return nullptr;
+  }
   // At least so many bytes, on a 64-byte line, not initialised; those of calls that have ended are used
   // again. Throws std::bad_alloc.
   virtual Memory allocate(std::size_t bytes) const = 0;

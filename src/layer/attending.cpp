@@ -52,6 +52,7 @@ Problem make_problem(const AttentionLayer::Call& call, const LayerInputs& in, co
 Attending::Attending(const LayerState& state, const AttentionLayer::Call& call, const Outputs& outputs,
                      const Options& given)
     : in(check_call(state.config, call, outputs, given)),
+      device_(state.backend.stay_with("x", call.x)),
       state_(state),
       call_(call),
       lent_(lent(state, call)),

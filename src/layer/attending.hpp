@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call of the layer up to its output projection: checked, projected to heads, rotated, attended to.
 #pragma once
+#include <memory>
 #include <optional>
 
 #include "layer/call.hpp"
@@ -57,6 +58,7 @@ class Attending {
   LayerInputs in;
 
  private:
+  std::shared_ptr<const void> device_;  // that of x is the current one for all that follows
   const LayerState& state_;
   const AttentionLayer::Call& call_;
   std::optional<Projections> lent_{};

@@ -210,6 +210,7 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
   if (call.weights) throw refusal(Error::unsupported, "weights: backward() reads the layer's own");
   require_weights(state);
   const LayerInputs in = check_backward(state.config, call, g, given);
+  const std::shared_ptr<const void> device = backend.stay_with("x", call.x);
   FloatOptions floats(backend, given);
   Options& options = floats.options;
   state.complete_options(call, options);

@@ -48,13 +48,17 @@ class OnDevice final : public Projection {
       : out_(w.shape.length),
         in_(w.shape.dim),
         type_(problem::type_of(w.dtype)),
+        ordinal_(device_facts().ordinal),
         bias_(bias.empty() ? Memory() : uploaded(bias.data(), bias.size_bytes())),
         own_(uploaded(w.data, static_cast<std::size_t>(out_ * in_) * bytes_of(w.dtype))) {
     lend({own_.get(), w.shape, w.dtype, Device::cuda});
   }
   // Of the device's memory.
   OnDevice(const View& w, const Optional<View>& bias)
-      : out_(w.shape.length), in_(w.shape.dim), type_(problem::type_of(w.dtype)) {
+      : out_(w.shape.length),
+        in_(w.shape.dim),
+        type_(problem::type_of(w.dtype)),
+        ordinal_(device_facts().ordinal) {
     lend(w);
     if (!bias) return;
     bias_ = take_memory(static_cast<std::size_t>(out_) * sizeof(float));
@@ -64,6 +68,13 @@ class OnDevice final : public Projection {
   void operator()(const View& x, const MutableView& y) const override { project_all({{{*this, x, y}}}); }
   bool has_matrix_instructions_for(DType x) const override {
     return is_for_matrix_units(type_, problem::type_of(x));
+  }
+
+  // Rows on that device.
+  void check_place(int ordinal) const {
+    if (ordinal != ordinal_)
+      throw refusal(Error::device, "x.data: it lies on CUDA device ", std::int64_t{ordinal},
+                    ", the weights on ", std::int64_t{ordinal_});
   }
 
   LinearMap map_of(const TokenRows& x, std::int64_t rows, const MutableView& y) const {
@@ -93,6 +104,7 @@ class OnDevice final : public Projection {
 
   std::int64_t out_, in_;
   Type type_;
+  int ordinal_;
   Memory bias_, own_;
   const void* w_ = nullptr;
   std::int64_t row_ = 0, step_ = 1;
@@ -133,7 +145,8 @@ void project_all(std::span<const Projected> all) {
   while (!all.empty()) {
     const Projected& first = all.front();
     const View& x = first.x;
-    const Current device(ordinal_of("x", x));
+    const int ordinal = ordinal_of("x", x);
+    const Current device(ordinal);
     TokenRows rows = rows_of(x);
     std::optional<PackedRows> packed;
     if (first.by.has_matrix_instructions_for(x.dtype) && !has_pieces(rows, x.shape.heads * x.shape.dim))
@@ -141,8 +154,9 @@ void project_all(std::span<const Projected> all) {
     LinearMaps maps{};
     for (const Projected& each : all) {
       if (maps.count == LinearMaps::max || !is_together(first, each)) break;
-      maps.map[maps.count++] =
-          static_cast<const OnDevice&>(each.by).map_of(rows, x.shape.batch * x.shape.length, each.y);
+      const auto& by = static_cast<const OnDevice&>(each.by);
+      if (x.shape.elements() > 0) by.check_place(ordinal);
+      maps.map[maps.count++] = by.map_of(rows, x.shape.batch * x.shape.length, each.y);
     }
     const Memory chains = chains_of(maps);
     maps.chains = static_cast<float*>(chains.get());

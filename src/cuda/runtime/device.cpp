@@ -151,7 +151,16 @@ Current::~Current() { cudaSetDevice(before_); }
 
 namespace {
 
-void give_back_in_order(void* memory, std::size_t) noexcept { cudaFreeAsync(memory, nullptr); }
+// On the device where it lies: another one is perhaps current by now, whose stream waits for other launches.
+void give_back_in_order(void* memory, std::size_t) noexcept {
+  cudaPointerAttributes at{};
+  int before = 0;
+  const bool is_elsewhere = cudaGetDevice(&before) == cudaSuccess &&
+                            cudaPointerGetAttributes(&at, memory) == cudaSuccess && at.device != before;
+  if (is_elsewhere) cudaSetDevice(at.device);
+  cudaFreeAsync(memory, nullptr);
+  if (is_elsewhere) cudaSetDevice(before);
+}
 
 // What is given back stays with the device's pool, for the calls that follow.
 void keep_what_is_freed() {
