@@ -214,10 +214,10 @@ TEST(Lowering, bias_and_sink_repeat_along_the_axes_of_extent_one) {
 
 TEST(Lowering, the_scale_is_the_one_given_or_one_over_the_root_of_the_dimension) {
   Call call;
-  EXPECT_EQ(make_problem(call.inputs, call.outputs, call.options).scale, 0.25f);
+  EXPECT_EQ(make_problem(call.inputs, call.outputs, call.options).scale(), 0.25f);
   for (const float scale : {1.0f, 0.0f, -2.5f, 1e-30f}) {
     call.options.scale = scale;
-    EXPECT_EQ(make_problem(call.inputs, call.outputs, call.options).scale, scale);
+    EXPECT_EQ(make_problem(call.inputs, call.outputs, call.options).scale(), scale);
   }
 }
 
