@@ -14,6 +14,7 @@
 #include "cases/selection.hpp"
 #include "heed/cache.hpp"
 #include "heed/stream.hpp"
+#include "heed/threads.hpp"
 
 namespace heed::cases {
 namespace {
@@ -149,8 +150,10 @@ TEST(Memory, one_query_over_many_keys_needs_little_beyond_its_inputs) {
   EXPECT_LT(extra_bytes(call), max_extra / 4);
 }
 
-// Such a row is repaired in 64 bits: its scores are kept, but neither keys nor values.
+// Such a row is repaired in 64 bits: each thread keeps the scores of a panel, but neither keys nor values.
 TEST(Memory, a_value_that_is_no_number_makes_no_copy_of_keys_and_values) {
+  const int threads = num_threads();
+  set_num_threads(1);
   constexpr std::int64_t keys = 1 << 15;
   for (const std::int64_t queries : {1, 40})
     for (const float planted :
@@ -173,6 +176,7 @@ TEST(Memory, a_value_that_is_no_number_makes_no_copy_of_keys_and_values) {
       EXPECT_TRUE(std::isnan(planted) ? std::isnan(out.at(0, 1, 0, 5)) : out.at(0, 1, 0, 5) == planted);
       EXPECT_TRUE(std::isfinite(out.at(0, 1, 0, 4)));
     }
+  set_num_threads(threads);
 }
 
 // Allocations of a call that has been made before: its scratch is kept.
