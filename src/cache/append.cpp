@@ -268,25 +268,27 @@ std::int64_t end_of_unseen_pages(const State& state, const CachedSequence& seque
   return std::max(sequence.held_from, unseen / state.layout.page_size);
 }
 
-// Calls body(page) for every page that an append stops using: those that the window lets go of, and a last
-// page that others read, of which it will have a copy.
+// Calls body(page) for every page that the window lets go of before an append.
 template <class Body>
-void for_each_left_page(const State& state, const CachedSequence& sequence, const Body& body) {
+void for_each_unseen_page(const State& state, const CachedSequence& sequence, const Body& body) {
   for (std::int64_t i = sequence.held_from; i < end_of_unseen_pages(state, sequence); ++i)
     body(sequence.table[static_cast<std::size_t>(i)]);
-  if (sequence.copied_from) body(sequence.copied_from);
 }
 
-// Counts the pages of an append as if those that it leaves were free, and leaves them; or refuses, and all is
-// as it was. Under the lock.
+// Counts the pages of an append as if those that it leaves were free, and leaves them: first what windows let
+// go of, then last pages that others still read, of which there will be copies. Of those one user is always
+// left, so that no page that this append copies is one that it takes. Or refuses, and all is as it was. Under
+// the lock.
 void leave_pages(State& state, const NewTokens& tokens) {
   const std::size_t returned_before = state.pool.returned();
   std::int64_t needed = 0, added = 0;
+  for_each_sequence(state, tokens, [&](CachedSequence& sequence, std::int64_t) {
+    for_each_unseen_page(state, sequence, [&](const unsigned char* page) { state.pool.drop(page); });
+  });
   for_each_sequence(state, tokens, [&](CachedSequence& sequence, std::int64_t count) {
     const bool writes_last_page = sequence.length % state.layout.page_size != 0;
     if (writes_last_page && state.pool.users(sequence.table.back()) > 1)
-      sequence.copied_from = sequence.table.back();
-    for_each_left_page(state, sequence, [&](const unsigned char* page) { state.pool.drop(page); });
+      state.pool.drop(sequence.copied_from = sequence.table.back());
     needed += state.pages_of(sequence.length + count) - state.pages_of(sequence.length) +
               (sequence.copied_from ? 1 : 0);
     added += count;
@@ -294,8 +296,8 @@ void leave_pages(State& state, const NewTokens& tokens) {
   const std::int64_t free = state.pool.free();
   if (needed <= free) return;
   for_each_sequence(state, tokens, [&](CachedSequence& sequence, std::int64_t) {
-    for_each_left_page(state, sequence, [&](const unsigned char* page) { state.pool.share(page); });
-    sequence.copied_from = nullptr;
+    for_each_unseen_page(state, sequence, [&](const unsigned char* page) { state.pool.share(page); });
+    if (sequence.copied_from) state.pool.share(std::exchange(sequence.copied_from, nullptr));
   });
   state.pool.forget_returned(returned_before);
   throw refusal(Error::capacity, "cache: ", added, added == 1 ? " token needs " : " tokens need ", needed,
@@ -332,13 +334,15 @@ class ClaimedPages {
   // Afterwards the pages can be written to: the tokens of before are there, and nobody copies from them.
   void copy_shared() {
     if (!has_copies_) return;
+    wait_for_copies(Pages::taken);
     for_each_sequence(state_, tokens_, [&](CachedSequence& sequence, std::int64_t) {
       if (sequence.copied_from) copy_last_page(sequence);
     });
-    std::unique_lock guard(state_.lock);
-    end_copies();
-    // fault: copy-not-waited-for
-    state_.has_left.wait(guard, [&] { return !others_copy(); });
+    {
+      const std::lock_guard guard(state_.lock);
+      end_copies();
+    }
+    wait_for_copies(Pages::written);
   }
 
   // Gives new pages back, where a device could not do what it should. What a window let go of is gone.
@@ -368,11 +372,23 @@ class ClaimedPages {
     state_.has_left.notify_all();
   }
 
-  bool others_copy() const {
+  // Those that were free before, which even a copy may not be written to; or all, with last pages that are
+  // written on where they lie, from which this call itself may copy.
+  enum class Pages : std::uint8_t { taken, written };
+
+  void wait_for_copies(Pages pages) const {
+    std::unique_lock guard(state_.lock);
+    // fault: copy-not-waited-for
+    state_.has_left.wait(guard, [&] { return !is_copied(pages); });
+  }
+
+  bool is_copied(Pages pages) const {
     bool found = false;
     for_each_sequence(state_, tokens_, [&](const CachedSequence& sequence, std::int64_t) {
-      const auto first = static_cast<std::size_t>(sequence.length / state_.layout.page_size);
-      for (std::size_t i = first; i < sequence.table.size(); ++i)
+      const std::int64_t held = sequence.length % state_.layout.page_size;
+      const bool is_last_kept = pages == Pages::taken && held != 0 && !sequence.copied_from;
+      const auto last = static_cast<std::size_t>(sequence.length / state_.layout.page_size);
+      for (std::size_t i = last + (is_last_kept ? 1 : 0); i < sequence.table.size(); ++i)
         found = found || state_.pool.is_copied(sequence.table[i]);
     });
     return found;

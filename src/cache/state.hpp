@@ -13,8 +13,9 @@
 //   copies
 //                 a shared page counts as a user no longer and may still be at it: it says so in the pool,
 //                 and who is about to write to a page waits for its copies.
-// Two waits, both for something that itself waits for nothing: for those copies (who waits has made its own),
-// and, when a layer has failed, for the readers of the tokens that it takes back.
+// Two waits: for those copies, which are all of calls that took their pages earlier, so that no two calls
+// wait for each other; and, when a layer has failed, for the readers of the tokens that it takes back, who
+// wait for nothing.
 #pragma once
 #include <condition_variable>
 #include <cstdint>

@@ -411,5 +411,30 @@ TEST(Threads, readers_and_writers_of_one_sequence_never_tear) {
   EXPECT_EQ(cache.length(1), 5 + appended);
 }
 
+// A page that its last user gave back, and that is taken for a copy of another page.
+TEST(Threads, nobody_copies_to_a_page_that_another_call_still_copies_from) {
+  KvCache cache({.batch = 2, .kv_heads = 2, .capacity = 4000, .dim = 8, .page_size = 16});
+  append_marked(cache, 0, 5, 1);
+  append_marked(cache, 1, 5, 6);
+  cache::State& state = cache::Access::state(cache);
+  const unsigned char* const page = state.sequences[1].table[0];
+  const auto in_the_pool = [&](const auto& change) {
+    const std::lock_guard guard(state.lock);
+    change(state.pool);
+    state.has_left.notify_all();
+  };
+  in_the_pool([&](cache::PagePool& pool) { pool.begin_copy(page); });
+  const std::vector<unsigned char> before(page, page + state.layout.page_bytes());
+  cache.reset(1);
+  cache.fork(0);
+  std::thread append([&] { append_marked(cache, 0, 1, 9); });
+  while (cache.pages_in_use() < 2) std::this_thread::yield();  // it has its page
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // and would write now
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), page));
+  in_the_pool([&](cache::PagePool& pool) { pool.end_copy(page); });
+  append.join();
+  EXPECT_EQ(marks(cache, 0), (std::vector<float>{1, 2, 3, 4, 5, 9}));
+}
+
 }  // namespace
 }  // namespace heed::test

@@ -114,5 +114,25 @@ TEST(Windows, kernels_find_zeros_where_pages_were_released) {
   EXPECT_EQ(others, 0);
 }
 
+// Sequence 1 has 8 tokens of a page that sequence 2 goes on in, and that its window lets go of in the same
+// append in which 1 writes on, and 0 needs a page for a copy of another.
+TEST(Windows, a_page_that_one_sequence_lets_go_of_is_still_read_by_another_that_writes_on) {
+  KvCache cache = windowed({.length = 16}, 8);
+  append_marked(cache, 0, 8, 1);
+  cache.add();
+  append_marked(cache, cache.add(), 24, 101);
+  cache.release(1);
+  ASSERT_EQ(cache.fork(2, 8), 1);
+  append_marked(cache, 2, 8, 125);
+  cache.fork(0);
+  const std::vector<float> before = marks(cache, 1);
+  const Tokens token({4, 1, 1, 2});
+  const std::int64_t counts[] = {1, 1, 1, 0};
+  cache.append(token.view(), token.view(), counts);
+  std::vector<float> after = marks(cache, 1);
+  after.pop_back();
+  EXPECT_EQ(after, before);
+}
+
 }  // namespace
 }  // namespace heed::test
