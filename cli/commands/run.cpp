@@ -5,6 +5,10 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "arguments.hpp"
 #include "command.hpp"
@@ -65,19 +69,49 @@ struct Answer {
   std::string kernel{};
 };
 
+// A share's heads of what is given for each head, which is all of them or one that stands for all.
+template <class AnyView>
+AnyView heads_of(const LayerShare& share, AnyView x) {
+  if (x.shape.heads == 1) return x;
+  const std::int64_t first = share.first_head * x.stride.heads;
+  if constexpr (std::is_same_v<AnyView, BoolView>)
+    x.data += first;
+  else
+    x.data = static_cast<const std::byte*>(x.data) + first * static_cast<std::int64_t>(bytes_of(x.dtype));
+  x.shape.heads = share.heads;
+  return x;
+}
+
+void keep_heads_of(const LayerShare& share, const Extents& extents, CallOptions& chosen) {
+  Options& options = chosen.options;
+  const auto cut = [&](auto& mask) {
+    if constexpr (requires { mask.where; }) mask.where = heads_of(share, mask.where);
+  };
+  for (Mask& mask : options.masks) std::visit(cut, mask);
+  if (options.bias) options.bias = heads_of(share, *options.bias);
+  if (options.sink) options.sink = heads_of(share, *options.sink);
+  if (!options.alibi) return;
+  std::vector<float> slopes;  // of one batch entry, or of each
+  for (std::int64_t first = share.first_head; first < std::ssize(chosen.slopes); first += extents.heads)
+    slopes.insert(slopes.end(), chosen.slopes.begin() + first, chosen.slopes.begin() + first + share.heads);
+  chosen.slopes = std::move(slopes);
+  options.alibi->slopes = chosen.slopes;
+}
+
 // The layer of this process's rank, over all of them.
 Answer compute_over_ranks(Group& group, const RunOptions& options, const LayerJob& job) {
   const ShapeOptions& shape = options.job.shape;
-  const CallOptions chosen = make_options(shape, job.extents);
+  CallOptions chosen = make_options(shape, job.extents);
   const LayerShare share = share_of_layer(job.config, group.rank(), group.size());
   const LayerOverRanks layer(job.config, weights_of_share(job.weights, job.config, share), group.rank(),
                              group.size());
   Answer answer{.y = Buffer(job.x.shape(), shape.dtype)};
+  answer.kernel = chosen_kernel(shape, job.extents, chosen.options);  // refuses what does not fit all heads
+  keep_heads_of(share, job.extents, chosen);
   AttentionLayer::Call call{.x = job.x.view()};
   if (job.context) call.context = job.context->view();
   const Options options_of_call = of_layer(chosen.options);
   answer.seconds = seconds_of([&] { layer(group, call, {.out = answer.y.writable()}, options_of_call); });
-  answer.kernel = chosen_kernel(shape, job.extents, chosen.options);
   return answer;
 }
 
@@ -180,6 +214,9 @@ void report(const Console& console, const RunOptions& options, const LayerJob& j
 void refuse_over_ranks(const RunOptions& options) {
   if (options.job.shape.scores.dropout)
     throw Error(Error::value, "--dropout: a layer over ranks has none; leave --ranks out");
+  if (options.job.shape.scores.head_map != HeadMap::interleaved)
+    throw Error(Error::value,
+                "--head-map: over ranks heads that share keys are neighbours; leave --ranks out");
   for (const auto& [name, is_given] :
        {std::pair("--save-weights", !options.save_weights.empty()),
         std::pair("--picture", options.picture.is_wanted()), std::pair("--show", options.show)})

@@ -38,7 +38,7 @@ void round_to_f32(const OptionText& text, std::optional<double>& number) {
   const auto rounded = static_cast<float>(*number);
   if (std::isfinite(*number) && !std::isfinite(rounded))
     throw refusal(Error::value, text.name, ": ", *number, " is beyond the range of f32");
-  if (*number > 0 && rounded == 0) throw refusal(Error::value, text.name, ": ", *number, " is 0 in f32");
+  if (*number != 0 && rounded == 0) throw refusal(Error::value, text.name, ": ", *number, " is 0 in f32");
   number = rounded;
 }
 

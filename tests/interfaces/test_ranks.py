@@ -5,13 +5,14 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
 
 from tool import TOOL, heed, json_of
 
 pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the tool")
 
-SMALL = ["run", "--batch", 1, "--length", 40, "--model-dim", 24, "--heads", 4, "--kv-heads", 2, "--causal"]
+SMALL = ["run", "--length", 40, "--model-dim", 24, "--heads", 4, "--kv-heads", 2, "--causal"]
 ONE_THREAD = {"HEED_NUM_THREADS": "1"}
 WITHOUT = "heed: --ranks: this heed was built without MPI; configure it with -DHEED_MPI=ON\n"
 
@@ -32,6 +33,22 @@ def test_any_number_of_ranks_gives_the_digest_of_one_process(tmp_path, ranks):
     expected = json_of(tmp_path, *SMALL, "--out", "one.npy")
     assert json.loads(ended.stdout)["digest"] == expected["digest"]
     assert (tmp_path / "y.npy").read_bytes() == (tmp_path / "one.npy").read_bytes()
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="there is no mpirun")
+def test_ranks_have_their_heads_of_what_is_given_for_each(tmp_path):
+    random = np.random.default_rng(1)
+    np.save(tmp_path / "b.npy", random.normal(size=(4, 40, 40)).astype(np.float32))
+    np.save(tmp_path / "h.npy", random.random((2, 4, 40, 40)) < 0.3)
+    np.save(tmp_path / "s.npy", random.normal(size=4).astype(np.float32))
+    flags = ["--alibi", "--bias", "b.npy", "--hide", "h.npy", "--sink", "s.npy"]
+    ended = over_ranks(tmp_path, 2, "--oversubscribe", *flags, "--json")
+    if ended is None:
+        return
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["digest"] == json_of(tmp_path, *SMALL, *flags)["digest"]
+    refused = over_ranks(tmp_path, 2, "--head-map", "tiled")
+    assert refused.stderr == "heed: --head-map: over ranks heads that share keys are neighbours; leave --ranks out\n"
 
 
 def test_where_there_can_be_no_ranks_a_sentence_says_what_to_do(tmp_path):

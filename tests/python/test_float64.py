@@ -187,10 +187,11 @@ def test_what_dropout_leaves_is_divided_by_one_less_the_very_probability(kernel)
     assert close(kept[kept != 0], torch.full_like(kept[kept != 0], 0.125 / (1 - 0.1)))
 
 
-def test_a_softcap_that_is_nothing_in_f32_is_named_as_it_was_given():
+@pytest.mark.parametrize("name, number", [("softcap", 1e-50), ("scale", 1e-60), ("scale", -1e-60)])
+def test_a_number_that_is_nothing_in_f32_is_named_as_it_was_given(name, number):
     q, k, v = (x.astype(np.float32) for x in (Q, K, V))
-    with pytest.raises(heed.Error, match="softcap: 1e-50 is 0 in f32"):
-        heed.attention(q, k, v, softcap=1e-50)
+    with pytest.raises(heed.Error, match=f"{name}: {number} is 0 in f32"):
+        heed.attention(q, k, v, **{name: number})
 
 
 def test_many_gradients_at_once_ignore_values_that_nobody_sees():
