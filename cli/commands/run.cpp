@@ -287,7 +287,6 @@ Action add_run(CLI::App& app) {
       "  heed run --model-dim 64 --heads 4 --batch 1 --length 10 --out x.npy --save-layer w.safetensors\n"
       "  heed run --weights w.safetensors --heads 4 --input x.npy --window 3,0 --out y.npy --save-weights "
       "a.npy\n"
-      "  heed run --model Llama-3.1-8B --layer 31 --batch 1 --length 128\n"
       "  heed run --model-dim 768 --heads 12 --batch 1 --length 512 --ranks 2\n"
       "  heed run --weights w.safetensors --heads 4 --input y.npy --context x.npy --dtype bf16 --json");
   auto options = std::make_shared<RunOptions>();
