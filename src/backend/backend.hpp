@@ -191,7 +191,7 @@ class Backend {
                       const Rotary&, std::span<const std::int64_t> lengths) const = 0;
 
   // Where there are several devices: as long as what it returns lives, this thread allocates on that of x.
-  virtual std::shared_ptr<const void> stay_with(const char* /*name*/, const View& /*x*/) const {
+  virtual std::shared_ptr<const void> stay_with(const char* /*argument*/, const View& /*x*/) const {
     return nullptr;
   }
   // At least so many bytes, on a 64-byte line, not initialised; those of calls that have ended are used

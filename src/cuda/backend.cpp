@@ -552,8 +552,8 @@ class Cuda final : public Backend {
               const Rotary& rotary, std::span<const std::int64_t> lengths) const override {
     for (const MutableView& x : alike) cuda::rotate(x, positions, rotary, lengths);
   }
-  std::shared_ptr<const void> stay_with(const char* name, const View& x) const override {
-    return std::make_shared<const Current>(ordinal_of(name, x));
+  std::shared_ptr<const void> stay_with(const char* argument, const View& x) const override {
+    return std::make_shared<const Current>(ordinal_of(argument, x));
   }
   Memory allocate(std::size_t bytes) const override { return take_memory(bytes); }
   std::unique_ptr<backend::DevicePages> make_pages(std::int64_t bytes) const override {
