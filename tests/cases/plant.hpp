@@ -13,14 +13,14 @@ namespace heed::cases {
 inline void plant(Tensor& x, Dice& dice) {
   const Shape& s = x.shape();
   if (s.elements() == 0) return;
-  constexpr float infinity = std::numeric_limits<float>::infinity();
+  constexpr float endless = std::numeric_limits<float>::infinity();
   const float largest = x.dtype() == DType::f16 ? 65504.0f : 3e38f;
   const Place at{dice.between(0, s.batch - 1), dice.between(0, s.heads - 1), dice.between(0, s.length - 1),
                  dice.between(0, s.dim - 1)};
   enum class Where : std::uint8_t { element, row, tenth, nearly_all };
   const auto where = dice.pick<Where>({Where::element, Where::row, Where::tenth, Where::nearly_all});
   const std::vector<float> all{
-      std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, largest, -largest, largest / 3};
+      std::numeric_limits<float>::quiet_NaN(), endless, -endless, largest, -largest, largest / 3};
   const float with = dice.pick(all);
   const bool is_mixed = dice.one_in(2);
   for_each(s, [&](auto b, auto h, auto i, auto d) {

@@ -105,11 +105,11 @@ TEST(cached_threads, with_sequences_of_their_own_are_never_refused_and_answer_as
   Step step;
   KvCache shared({.batch = threads, .kv_heads = 2, .capacity = 8 * steps, .dim = head_dim, .page_size = 16});
   std::vector<std::string> wrong(threads);
-  const auto run_one = [&](int n) {
+  const auto run_one = [&](unsigned n) {
     KvCache alone({.batch = 1, .kv_heads = 2, .capacity = 8 * steps, .dim = head_dim, .page_size = 16});
     const std::int64_t own[] = {n};
     for (int at = 0; at < steps && wrong[n].empty(); ++at) {
-      const Tensor x = random_tensor({1, 1, 1 + at % 4, model_dim}, static_cast<std::uint64_t>(100 * n + at));
+      const Tensor x = random_tensor({1, 1, 1 + at % 4, model_dim}, 100 * n + static_cast<unsigned>(at));
       Tensor found;
       wrong[n] = refusal_of(
           [&] { found = run(step.layer, {.x = x.view(), .cache = &shared, .sequences = own}, causal); });
@@ -120,7 +120,7 @@ TEST(cached_threads, with_sequences_of_their_own_are_never_refused_and_answer_as
     }
   };
   std::vector<std::thread> all;
-  for (int n = 0; n < threads; ++n) all.emplace_back(run_one, n);
+  for (unsigned n = 0; n < threads; ++n) all.emplace_back(run_one, n);
   for (std::thread& thread : all) thread.join();
   for (const std::string& sentence : wrong) EXPECT_EQ(sentence, "");
 }
