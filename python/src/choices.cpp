@@ -146,7 +146,7 @@ using Read = void (*)(Choices&, const char* name, nb::handle);
 // kinds torch's operators and JAX's attributes. In the order of the signatures.
 struct Keyword {
   const char* name;
-  const char* kind;        // as _heed.keywords() tells it
+  const char* kind;        // as _heed.keywords_of() asks
   const char* annotation;  // its type and default
   unsigned traits;
   Read read;
